@@ -1,0 +1,33 @@
+# Every command of the project. `make help` lists them.
+SHELL := bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help env engine-env model demo check check-fast lock format
+
+help: ## list the commands
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 18
+
+env: ## build the control plane's environment (.venv)
+	@bash scripts/control_plane_env.sh
+
+engine-env: ## build the CPU engine's environment
+	@bash scripts/engine_env.sh
+
+model: ## make the tiny model and print its folder
+	@bash scripts/model.sh
+
+check: env ## everything that must hold
+	@$(PY) scripts/check.py
+
+check-fast: env ## style and pure logic only (under 2 minutes)
+	@$(PY) scripts/check.py --fast
+
+check-%: env ## one part: style, unit, contract, engine, api, kernels, charts, cluster, browser
+	@$(PY) scripts/check.py $*
+
+format: env ## format the code and fix what the linter can
+	@.venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+lock: ## write the constraint files anew, with the newest versions that fit
+	@bash scripts/lock.sh

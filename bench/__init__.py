@@ -1,0 +1,1 @@
+"""Measured experiments against a running engine: workloads, client, statistics, audits and reports."""

@@ -1,0 +1,1 @@
+"""The control API: profiles, live pacing, and experiments stored in a database."""

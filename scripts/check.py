@@ -1,0 +1,130 @@
+"""Run the parts of `make check` and sum them up: what passed, what failed, and what was skipped and why."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / ".venv" / "bin"
+PYTEST = (str(BIN / "python"), "-m", "pytest")
+ENGINE_PYTEST = (str(ROOT / ".venv-engine-test" / "bin" / "python"), "-P", "-m", "pytest")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the check: what prepares the machine for it, and the commands that must all succeed."""
+
+    summary: str
+    commands: tuple[tuple[str, ...], ...]
+    setup: tuple[tuple[str, ...], ...] = ()
+
+
+PARTS = {
+    "style": Part(
+        "format, lint, types, import rules, generated files",
+        (
+            (str(BIN / "ruff"), "format", "--check", "."),
+            (str(BIN / "ruff"), "check", "."),
+            (str(BIN / "mypy"),),
+            (str(BIN / "lint-imports"),),
+        ),
+    ),
+    "unit": Part("pure logic", ((*PYTEST, "tests/unit"),)),
+}
+FAST = ("style", "unit")
+"""The parts that need neither an engine nor a cluster."""
+
+_TALLY = re.compile(r"(\d+) (passed|failed|skipped|error|errors)\b")
+
+
+@dataclass
+class Outcome:
+    """How a part ended."""
+
+    name: str
+    ok: bool = True
+    seconds: float = 0.0
+    tally: dict[str, int] = field(default_factory=dict)
+    skips: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the part's line of the summary."""
+        counts = ", ".join(f"{number} {what}" for what, number in self.tally.items()) or "no test counts"
+        return f"{'ok    ' if self.ok else 'FAILED'}  {self.name:<10} {self.seconds:6.1f} s  {counts}"
+
+
+def run_command(command: tuple[str, ...], outcome: Outcome) -> int:
+    """Run one command, passing its output through, and read pytest's counts and skip reasons from it."""
+    print(f"$ {' '.join(Path(word).name if word.startswith(str(ROOT)) else word for word in command)}", flush=True)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        last_tally = ""
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if line.startswith("SKIPPED"):
+                outcome.skips.append(line.strip())
+            if " in " in line and _TALLY.search(line):
+                last_tally = line
+        status = process.wait()
+    for number, what in _TALLY.findall(last_tally):
+        kind = what.removesuffix("s") if what == "errors" else what
+        outcome.tally[kind] = outcome.tally.get(kind, 0) + int(number)
+    return status
+
+
+def run_part(name: str) -> Outcome:
+    """Run a part to its end or its first failing set-up; a part of tests that runs no test has failed."""
+    part, outcome, started = PARTS[name], Outcome(name), time.monotonic()
+    print(f"\n=== {name}: {part.summary} ===", flush=True)
+    for command in part.setup:
+        if run_command(command, outcome) != 0:
+            outcome.ok = False
+            break
+    else:
+        for command in part.commands:
+            outcome.ok &= run_command(command, outcome) == 0
+        if any("pytest" in command for command in part.commands) and not outcome.tally.get("passed"):
+            outcome.ok = False
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="examples:\n  scripts/check.py                    all parts\n  scripts/check.py style unit\n"
+        "  scripts/check.py --forbid-skips     as CI runs it",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="the parts to run (default: all)")
+    parser.add_argument("--fast", action="store_true", help=f"only {' and '.join(FAST)}")
+    parser.add_argument("--forbid-skips", action="store_true", help="treat a skipped test as a failure")
+    arguments = parser.parse_args()
+    if arguments.forbid_skips:
+        os.environ["PACELINE_FORBID_SKIPS"] = "1"
+    names = FAST if arguments.fast else arguments.parts or list(PARTS)
+    outcomes = [run_part(name) for name in names]
+
+    print("\n=== summary ===")
+    for outcome in outcomes:
+        print(outcome.line())
+    skips = [skip for outcome in outcomes for skip in outcome.skips]
+    if skips:
+        print("\nskipped, and why:", *skips, sep="\n  ")
+    totals = {what: sum(outcome.tally.get(what, 0) for outcome in outcomes) for what in ("passed", "failed", "error", "skipped")}
+    failed = totals["failed"] + totals["error"]
+    print(f"\n{totals['passed']} passed, {failed} failed, {totals['skipped']} skipped")
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Write the constraint files anew from their inputs: the newest versions that fit. No registry address is recorded.
+#
+# usage: scripts/lock.sh [VERSION ...]      engine versions to lock beside the control plane; all of them by default
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+cd "$ROOT"
+uv=$(find_uv)
+compile() { "$uv" pip compile --quiet --no-emit-index-url --no-header --no-annotate --python "$(find_python)" "$@"; }
+compile pyproject.toml --extra dev -o constraints/dev.txt
+[ $# -gt 0 ] || set -- $(ls constraints/engine-cpu-*.in | sed 's/.*cpu-//; s/.in$//')
+for version; do
+  compile "constraints/engine-cpu-$version.in" --override "constraints/engine-cpu-$version.overrides" -o "constraints/engine-cpu-$version.txt"
+done
