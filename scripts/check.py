@@ -12,7 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 PYTEST = (str(BIN / "python"), "-m", "pytest")
-ENGINE_PYTEST = (str(ROOT / ".venv-engine-test" / "bin" / "python"), "-P", "-m", "pytest")
+ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
+ENGINE_ENV = ("bash", "scripts/engine_env.sh")
+MODEL = ("bash", "scripts/model.sh")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ PARTS = {
         ),
     ),
     "unit": Part("pure logic", ((*PYTEST, "tests/unit"),)),
+    "contract": Part("the real vLLM scheduler, step by step", ((*ENGINE_PYTEST, "tests/contract"),), (ENGINE_ENV,)),
+    "engine": Part("a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, MODEL)),
+    "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),)),
+    "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV,)),
+    "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),)),
+    "cluster": Part("a real Kubernetes", ((*PYTEST, "tests/cluster"),)),
+    "browser": Part("the dashboard in real Chromium", ((*PYTEST, "tests/browser"),)),
 }
 FAST = ("style", "unit")
 """The parts that need neither an engine nor a cluster."""
@@ -116,7 +125,10 @@ def main() -> int:
     skips = [skip for outcome in outcomes for skip in outcome.skips]
     if skips:
         print("\nskipped, and why:", *skips, sep="\n  ")
-    totals = {what: sum(outcome.tally.get(what, 0) for outcome in outcomes) for what in ("passed", "failed", "error", "skipped")}
+    totals = {
+        what: sum(outcome.tally.get(what, 0) for outcome in outcomes)
+        for what in ("passed", "failed", "error", "skipped")
+    }
     failed = totals["failed"] + totals["error"]
     print(f"\n{totals['passed']} passed, {failed} failed, {totals['skipped']} skipped")
     return 0 if all(outcome.ok for outcome in outcomes) else 1

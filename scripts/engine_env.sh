@@ -4,17 +4,18 @@
 # usage: scripts/engine_env.sh [VERSION]      VERSION: 0.32 (default), or another constraints/engine-cpu-VERSION.txt
 #
 # The packages (6 GB) go to the cache, keyed by their constraints, and are shared by every checkout. The checkout gets a
-# small environment on top, .venv-engine-VERSION, that adds paceline itself.
+# small environment on top, .venv-engine-VERSION, that adds paceline itself and what the contract tests need.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 cd "$ROOT"
 version=${1:-0.32}
+TEST_TOOLS=(pytest pluggy iniconfig pytest-timeout pytest-asyncio hypothesis sortedcontainers)
 constraints=constraints/engine-cpu-$version.txt
 [ -f "$constraints" ] || die "no $constraints: known versions are $(ls constraints/engine-cpu-*.txt | sed 's/.*cpu-//; s/.txt//' | tr '\n' ' ')"
 python=$(find_python)
 base=$CACHE/engine-$version-$({ cat "$constraints"; "$python" --version; } | sha256sum | cut -c1-16)
 overlay=.venv-engine-$version
-stamp=$({ echo "$base"; cat pyproject.toml scripts/engine_env.sh; } | sha256sum | cut -c1-16)
+stamp=$({ echo "$base"; cat pyproject.toml constraints/dev.txt scripts/engine_env.sh; } | sha256sum | cut -c1-16)
 [ -f "$base/.complete" ] && [ "$(cat "$overlay/.stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 
 uv=$(find_uv)
@@ -30,5 +31,6 @@ say "adding paceline to the engine's environment ($overlay)"
 "$uv" venv --quiet --clear --python "$python" "$overlay"
 site=$("$overlay/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 "$base/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > "$site/paceline_engine_base.pth"
+"$uv" pip install --quiet --python "$overlay/bin/python" --no-deps -c constraints/dev.txt "${TEST_TOOLS[@]}"
 "$uv" pip install --quiet --python "$overlay/bin/python" --no-deps -e .
 echo "$stamp" > "$overlay/.stamp"
