@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help env engine-env model demo check check-fast lock format
+.PHONY: generate help env engine-env model demo check check-fast lock format
 
 help: ## list the commands
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 18
@@ -28,6 +28,9 @@ check-%: env ## one part: style, unit, contract, engine, api, kernels, charts, c
 
 format: env ## format the code and fix what the linter can
 	@.venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+generate: env ## write the files that are generated from code (the CRD)
+	@$(PY) -P scripts/generate.py
 
 lock: ## write the constraint files anew, with the newest versions that fit
 	@bash scripts/lock.sh

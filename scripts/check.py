@@ -34,6 +34,7 @@ PARTS = {
             (str(BIN / "ruff"), "check", "."),
             (str(BIN / "mypy"),),
             (str(BIN / "lint-imports"),),
+            (str(BIN / "python"), "-P", "scripts/generate.py", "--check"),
         ),
     ),
     "unit": Part("pure logic", ((*PYTEST, "tests/unit"),)),
