@@ -1,0 +1,1 @@
+"""The local supervisor behind `paceline up`: state folder, lock, child processes, readiness, diagnosis."""
