@@ -105,26 +105,31 @@ class RequestRecord(WireModel):
 class CounterDelta(WireModel):
     """What the engine's counters moved by during a block, summed over its engine cores.
 
-    `reset` tells that a counter went backwards (the engine restarted): the deltas then mean nothing.
+    None where the engine does not count it. `reset` tells that a counter started anew in between (the engine was
+    restarted): the deltas then mean nothing.
     """
 
     reset: bool = False
-    preemptions: float = 0
-    prefix_cache_queries: float = 0
-    prefix_cache_hits: float = 0
-    prompt_tokens: float = 0
-    generation_tokens: float = 0
+    preemptions: float | None = None
+    prefix_cache_queries: float | None = None
+    prefix_cache_hits: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
 
 
-class StepDelta(WireModel):
-    """What the engine's step counters (admin port) moved by during a block."""
+class PrefillSteps(WireModel):
+    """The engine steps of the injected prompt's prefill, from its first chunk to its last, as the admin port tells them.
 
-    reset: bool = False
-    decode_steps: int = 0
-    mixed_steps: int = 0
-    prefill_steps: int = 0
-    prefill_tokens: int = 0
-    deferred_prefill_steps: int = 0
+    `chunks` of the `steps` carried `tokens` of the prompt; the others held it back and took
+    `mean_other_step_seconds` each. `complete` is False where the engine's record of steps no longer held them all.
+    """
+
+    complete: bool
+    chunks: int
+    tokens: int
+    steps: int
+    mean_chunk_step_seconds: Seconds | None = None
+    mean_other_step_seconds: Seconds | None = None
 
 
 class ClientLag(WireModel):
@@ -176,7 +181,7 @@ class BlockRecord(WireModel):
     metrics: dict[Metric, float] = Field(default_factory=dict)
     counters: CounterDelta | None = None
     injected_cached_tokens: int | None = None
-    steps: StepDelta | None = None
+    prefill_steps: PrefillSteps | None = None
     lag: ClientLag = ClientLag()
     problems: tuple[str, ...] = ()
 
