@@ -118,7 +118,7 @@ class CounterDelta(WireModel):
 
 
 class PrefillSteps(WireModel):
-    """The engine steps of the injected prompt's prefill, from its first chunk to its last, as the admin port tells them.
+    """The engine steps of the injected prompt's prefill, from its first chunk to its last, told by the admin port.
 
     `chunks` of the `steps` carried `tokens` of the prompt; the others held it back and took
     `mean_other_step_seconds` each. `complete` is False where the engine's record of steps no longer held them all.
