@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli.commands import up
+from paceline.cli.commands import crd, down, pace, status, up
 from paceline.cli.errors import CliError
 from paceline.cli.output import print_error
 
@@ -43,6 +43,10 @@ def _root(
 
 
 app.command(epilog=up.EPILOG)(up.up)
+app.command(epilog=down.EPILOG)(down.down)
+app.command(epilog=status.EPILOG)(status.status)
+app.command(epilog=pace.EPILOG)(pace.pace)
+app.command(epilog=crd.EPILOG)(crd.crd)
 
 
 def main() -> None:

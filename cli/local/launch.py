@@ -85,7 +85,7 @@ def api_environment(state: ProfileState, port: int) -> dict[str, str]:
         "PACELINE_API_DATABASE_URL": f"sqlite:///{state.database}",
         "PACELINE_API_TOKEN_FILE": str(state.api_token_file),
         "PACELINE_API_PROFILE_STORE": "local",
-        "PACELINE_API_LOCAL_STATE": str(state.root),
+        "PACELINE_API_LOCAL_STATE": str(state.folder),
     }
 
 

@@ -1,0 +1,138 @@
+"""`paceline pace`: change how a running profile paces its prefills."""
+
+import time
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from paceline.cli.client import ApiClient
+from paceline.cli.durations import milliseconds, whole_seconds
+from paceline.cli.errors import CliError, ExitCode
+from paceline.cli.instance import api_of
+from paceline.cli.output import OutputFormat, OutputOption, print_json, result_console
+from paceline.cli.words import describe_pacing
+from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingMode, PacingSettings, SloPrecedence
+
+EPILOG = """Examples:
+
+  paceline pace cpu-tiny                       show the pacing
+
+  paceline pace cpu-tiny --interval 4          a prefill chunk in at most one of 4 steps
+
+  paceline pace cpu-tiny --slo 80ms --max-prefill-delay 30s
+
+  paceline pace team/qwen --mode Disabled --wait 10s
+
+Exit status 1: some engine does not run the new pacing yet; it is named."""
+
+
+def pace(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The profile: NAME or NAMESPACE/NAME.")],
+    interval: Annotated[
+        int | None,
+        typer.Option(min=0, max=MAX_INTERVAL_STEPS, help="Steps between two that carry prefill; implies mode Fixed."),
+    ] = None,
+    mode: Annotated[
+        PacingMode | None,
+        typer.Option(metavar="Disabled|Fixed|SLO", case_sensitive=False, help="How prefill chunks are released."),
+    ] = None,
+    slo: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time per output token to keep, as 80ms; implies mode SLO.")
+    ] = None,
+    max_prefill_delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="With SLO: the longest a prompt may wait, as 60s.")
+    ] = None,
+    precedence: Annotated[
+        SloPrecedence | None,
+        typer.Option(
+            metavar="PrefillDelay|OutputTokenTime", case_sensitive=False, help="With SLO: which promise wins."
+        ),
+    ] = None,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")] = "5s",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show or change the pacing of a running profile; no request is lost, and nothing restarts."""
+    changes = _changes(interval, mode, slo, max_prefill_delay, precedence)
+    wait_seconds = milliseconds(wait) / 1_000
+    key, address = api_of(name)
+    path = f"/v1/profiles/{key}/pacing"
+    with ApiClient(address) as client:
+        response = client.send("GET", path)
+        started = time.monotonic()
+        if changes:
+            body = _merged(PacingSettings.model_validate(response.json()["pacing"]), changes)
+            headers = {"If-Match": response.headers["ETag"]} if "ETag" in response.headers else {}
+            response = client.send(
+                "PUT",
+                path,
+                json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
+                params={"wait": wait},
+                headers=headers,
+                timeout=wait_seconds + 10,
+            )
+        seconds = time.monotonic() - started
+    document = response.json()
+    if output is OutputFormat.JSON:
+        print_json(document)
+    elif document["applied"]:
+        took = f", applied after {seconds * 1_000:.0f} ms" if changes else ""
+        pacing = describe_pacing(PacingSettings.model_validate(document["pacing"]))
+        result_console().print(f"{key}: {pacing} (revision {document['revision']}{took})", markup=False)
+    if response.status_code == HTTPStatus.ACCEPTED or not document["applied"]:
+        raise _pending(key, document, wait)
+
+
+def _changes(
+    interval: int | None,
+    mode: PacingMode | None,
+    slo: str | None,
+    max_prefill_delay: str | None,
+    precedence: SloPrecedence | None,
+) -> dict[str, Any]:
+    promise: dict[str, Any] = {}
+    if slo is not None:
+        promise["timePerOutputTokenMilliseconds"] = milliseconds(slo)
+    if max_prefill_delay is not None:
+        promise["maxPrefillDelaySeconds"] = whole_seconds(max_prefill_delay)
+    if precedence is not None:
+        promise["precedence"] = precedence.value
+    if interval is not None and promise:
+        raise typer.BadParameter("--interval belongs to mode Fixed, --slo to mode SLO: give one of them")
+    changes: dict[str, Any] = {}
+    if interval is not None:
+        changes |= {"mode": PacingMode.FIXED.value, "interval": interval}
+    if promise:
+        changes |= {"mode": PacingMode.SLO.value, "slo": promise}
+    if mode is not None:
+        if changes and changes["mode"] != mode.value:
+            raise typer.BadParameter(f"the options given belong to mode {changes['mode']}, not to {mode.value}")
+        changes["mode"] = mode.value
+    return changes
+
+
+def _merged(current: PacingSettings, changes: dict[str, Any]) -> PacingSettings:
+    document = current.model_dump(mode="json", by_alias=True, exclude_none=True)
+    promise = {**document.get("slo", {}), **changes.get("slo", {})}
+    document |= changes | ({"slo": promise} if promise else {})
+    try:
+        return PacingSettings.model_validate(document)
+    except ValidationError as error:
+        message = "; ".join(str(details["msg"]).removeprefix("Value error, ") for details in error.errors())
+        raise CliError(
+            f"this pacing is not valid: {message}", advice="Give the promise, as in --slo 80ms.", code=ExitCode.INVALID
+        ) from None
+
+
+def _pending(key: str, document: dict[str, Any], wait: str) -> CliError:
+    lagging = [
+        f"  {engine['name']}: revision {engine['revision']}" + (f", {engine['message']}" if engine["message"] else "")
+        for engine in document["engines"]
+        if not engine["applied"]
+    ]
+    lines = "\n".join(lagging) or "  no engine answers"
+    return CliError(
+        f"{key}: revision {document['revision']} is stored, but not on every engine after {wait}:\n{lines}",
+        advice=f"It is applied as soon as they answer; look again with `paceline pace {key}`.",
+    )
