@@ -1,0 +1,76 @@
+"""The FastAPI app: its parts put together, its routes, and what runs beside it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+
+from paceline import __version__
+from paceline.control_api import problems
+from paceline.control_api.auth import TokenFile, require_token
+from paceline.control_api.config import ApiConfig
+from paceline.control_api.context import AppContext
+from paceline.control_api.db.engine import Database
+from paceline.control_api.metrics import Metrics
+from paceline.control_api.middleware import BodyLimit, RequestContext
+from paceline.control_api.profiles.engine_client import EngineClient
+from paceline.control_api.profiles.local import LocalStore
+from paceline.control_api.profiles.local_files import LocalFiles
+from paceline.control_api.routes import health, profiles
+from paceline.control_api.schemas.common import Problem
+
+
+def create_app(config: ApiConfig) -> FastAPI:
+    """Return the app for a database that has this version's schema already (`db.migrate.migrate`).
+
+    Raises:
+        StartupError: the token or the local run's profile can't be read.
+    """
+    metrics = Metrics()
+    context = AppContext(
+        config=config,
+        metrics=metrics,
+        tokens=TokenFile(config.token_file),
+        database=Database(config.sqlalchemy_url, pool_size=config.database_pool_size),
+        store=LocalStore(LocalFiles(config.local_state), EngineClient(), metrics),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await context.store.close()
+        await context.database.close()
+
+    app = FastAPI(
+        title="Paceline control API",
+        version=__version__,
+        description="Profiles, live pacing and measured experiments. Errors are problem documents (RFC 9457).",
+        lifespan=lifespan,
+        # Both pages would load scripts from a third party's servers.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.state.tokens = context.tokens
+    problems.install(app)
+    app.include_router(health.router)
+    app.include_router(profiles.router, dependencies=[Depends(require_token)])
+    _describe_problems(app)
+    # The last one added sees a request first.
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    app.add_middleware(RequestContext, metrics=metrics)
+    return app
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Put the problem document's schema into the OpenAPI description, which no route names as its own answer."""
+    plain = app.openapi
+
+    def described() -> dict[str, object]:
+        document = plain()
+        schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = document["components"]["schemas"]
+        schemas |= schema.pop("$defs", {}) | {"Problem": schema}
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]

@@ -1,0 +1,20 @@
+"""The parts of a running app, made once at its start."""
+
+from dataclasses import dataclass
+
+from paceline.control_api.auth import TokenFile
+from paceline.control_api.config import ApiConfig
+from paceline.control_api.db.engine import Database
+from paceline.control_api.metrics import Metrics
+from paceline.control_api.profiles.base import ProfileStore
+
+
+@dataclass(frozen=True)
+class AppContext:
+    """What routes work with."""
+
+    config: ApiConfig
+    metrics: Metrics
+    tokens: TokenFile
+    database: Database
+    store: ProfileStore

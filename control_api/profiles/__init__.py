@@ -1,0 +1,1 @@
+"""Where profiles live: one protocol, one module for each kind of store."""

@@ -1,0 +1,1 @@
+"""The HTTP routes: they parse and answer, and leave the work to services."""

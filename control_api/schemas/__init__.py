@@ -1,0 +1,1 @@
+"""What the control API takes and answers, as pydantic types."""

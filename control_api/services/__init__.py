@@ -1,0 +1,1 @@
+"""What the control API does, apart from HTTP."""
