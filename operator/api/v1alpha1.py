@@ -109,6 +109,11 @@ class ParallelismSpec(ApiModel):
     nodes: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     """Nodes that one replica spans; more than one needs the LeaderWorkerSet API in the cluster."""
 
+    @property
+    def devices(self) -> int:
+        """Devices of one replica, on all its nodes."""
+        return self.tensor * self.pipeline * self.data
+
 
 class KvCacheSpec(ApiModel):
     """Size and layout of the KV cache."""
@@ -240,6 +245,8 @@ class RolloutSpec(ApiModel):
     """Engines that a RollingUpdate may stop before their successors are ready."""
     drain_seconds: Annotated[int, Field(strict=True, ge=0, le=3_600)] = 60
     """How long a stopping engine may finish its streams, in seconds."""
+    start_seconds: Annotated[int, Field(strict=True, ge=60, le=86_400)] = 7_200
+    """How long an engine may take to load its model before it is started anew, in seconds."""
 
 
 class InferenceProfileSpec(ApiModel):

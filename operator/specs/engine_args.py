@@ -29,6 +29,9 @@ OWNED: Final[Mapping[str, str]] = {
     "--spec-method": "spec.engine.speculative.method",
     "--spec-model": "spec.engine.speculative.draftModel",
     "--spec-tokens": "spec.engine.speculative.draftTokens",
+    "--nnodes": "spec.engine.parallelism.nodes",
+    "-n": "spec.engine.parallelism.nodes",
+    "--shutdown-timeout": "spec.rollout.drainSeconds",
 }
 """Arguments that a field of the profile sets."""
 
@@ -42,6 +45,10 @@ RESERVED: Final[Mapping[str, str]] = {
     "--max-num-partial-prefills": "vLLM's scheduler refuses to start with it; use spec.pacing to share steps",
     "--max-long-partial-prefills": "vLLM's scheduler refuses to start with it; use spec.pacing to share steps",
     "--headless": "multi-node engines are built from spec.engine.parallelism",
+    "--node-rank": "multi-node engines are built from spec.engine.parallelism",
+    "-r": "multi-node engines are built from spec.engine.parallelism",
+    "--master-addr": "multi-node engines are built from spec.engine.parallelism",
+    "--master-port": "multi-node engines are built from spec.engine.parallelism",
     "--api-server-count": "one API server keeps the admin answers complete",
 }
 """Arguments that no profile may set, with the reason."""

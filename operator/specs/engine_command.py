@@ -25,6 +25,10 @@ class EngineLaunch:
     admin_port: int
     admin_token_file: str
     settings_file: str
+    shutdown_seconds: int = 0
+    """How long the engine finishes its streams once it is asked to end; 0 ends them at once."""
+    module: tuple[str, ...] = ("vllm.entrypoints.openai.api_server",)
+    """vLLM's module to run, with its subcommand where it has some."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,12 @@ def engine_command(spec: InferenceProfileSpec, launch: EngineLaunch) -> EngineCo
         raise ValueError("\n".join(found))
     argv = [
         # -P: a folder named `operator` in the working directory must not shadow the standard library's module.
-        *(launch.python, "-P", "-m", "vllm.entrypoints.openai.api_server"),
+        *(launch.python, "-P", "-m", *launch.module),
         *("--host", launch.host, "--port", str(launch.port)),
         *_model_args(spec.model),
         *_engine_args(spec.engine),
         *("--scheduler-cls", SCHEDULER_CLASS),
+        *_option("--shutdown-timeout", launch.shutdown_seconds or None),
         *spec.engine.extra_args,
     ]
     return EngineCommand(tuple(argv), _environment(spec, launch))
