@@ -141,12 +141,13 @@ class ClientLag(WireModel):
 
 
 class Metric(StrEnum):
-    """What is measured once per block, with its unit in the name."""
+    """What is measured once a block, with its unit in the name. A rate is that of one resident, the mean over all."""
 
     RESIDENT_RATE_BEFORE = "residentTokensPerSecondBefore"
     RESIDENT_RATE_DURING = "residentTokensPerSecondDuring"
     TIME_TO_FIRST_TOKEN = "timeToFirstTokenSeconds"
     ADMISSION_TO_FIRST_TOKEN = "admissionToFirstTokenSeconds"
+    LONGEST_CHUNK_GAP_DURING = "longestResidentChunkGapDuringSeconds"
     LONGEST_TOKEN_GAP_DURING = "longestResidentTokenGapDuringSeconds"
 
     @property

@@ -1,0 +1,62 @@
+"""Checks that need the whole run: outputs of one arm against another's, and the A/A arm."""
+
+from collections.abc import Sequence
+
+from paceline.bench.audits import CONTROL_ARM, OUTPUTS_EQUAL, failed, not_applicable, passed
+from paceline.bench.outputs import OutputComparison, compare_arms
+from paceline.bench.plan import ExperimentPlan
+from paceline.bench.records import AuditResult, Comparison, RequestRecord, Verdict
+
+
+def output_audits(plan: ExperimentPlan, requests: Sequence[RequestRecord]) -> list[AuditResult]:
+    """Return, for each arm but the A/A one, whether its outputs equal the baseline's on the same prompts."""
+    base = [record for record in requests if record.arm == plan.baseline.name and not record.warm_up]
+    names = [arm.name for arm in plan.all_arms if arm.name != plan.baseline.name]
+    by_arm = {name: [record for record in requests if record.arm == name and not record.warm_up] for name in names}
+    control = plan.control.name if plan.control else None
+    repeats = compare_arms([record for record in requests if record.warm_up], base, plan.logprob_tolerance)
+    if control:
+        repeats += compare_arms(by_arm[control], base, plan.logprob_tolerance)
+    return [
+        _output_audit(name, compare_arms(by_arm[name], base, plan.logprob_tolerance), repeats, plan.logprob_tolerance)
+        for name in names
+        if name != control
+    ]
+
+
+def _output_audit(arm: str, outputs: OutputComparison, repeats: OutputComparison, tolerance: float) -> AuditResult:
+    if not outputs.tokens:
+        return not_applicable(OUTPUTS_EQUAL, "no outputs with token ids to compare", arm)
+    if not repeats.equal:
+        return not_applicable(
+            OUTPUTS_EQUAL,
+            f"the engine is not deterministic: under the same settings {repeats.wrong} of {repeats.pairs} outputs "
+            f"differ by more than {tolerance:g} ({repeats.summary()}), so outputs say nothing about the arms",
+            arm,
+        )
+    if not outputs.equal:
+        unknown = "" if repeats.pairs else "; whether the engine repeats itself is not known, add controlArm"
+        return failed(
+            OUTPUTS_EQUAL,
+            f"{outputs.wrong} of {outputs.pairs} outputs differ by more than {tolerance:g} ({outputs.summary()})"
+            + unknown,
+            arm,
+        )
+    return passed(OUTPUTS_EQUAL, f"equal within {tolerance:g}: {outputs.summary()}", arm)
+
+
+def control_audit(plan: ExperimentPlan, comparisons: Sequence[Comparison]) -> list[AuditResult]:
+    """Return whether the A/A arm showed no difference on any metric; nothing where the plan has none."""
+    control = plan.control
+    if control is None:
+        return []
+    own = [comparison for comparison in comparisons if comparison.arm == control.name]
+    compared = [comparison for comparison in own if comparison.verdict is not Verdict.INVALID]
+    different = [comparison for comparison in compared if comparison.verdict is not Verdict.NO_DIFFERENCE]
+    if different:
+        what = ", ".join(f"{c.metric.value} x{c.ratio.value:.3g}" for c in different if c.ratio)
+        message = f"the same settings measured twice differ ({what}): the machine is not steady, or blocks are too few"
+        return [failed(CONTROL_ARM, message, control.name)]
+    if not compared:
+        return [not_applicable(CONTROL_ARM, "the A/A arm could not be compared with the baseline", control.name)]
+    return [passed(CONTROL_ARM, "the same settings measured twice show no difference", control.name)]
