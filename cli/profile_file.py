@@ -4,18 +4,34 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from paceline.cli.errors import CliError, ExitCode
-from paceline.operator.api.v1alpha1 import API_VERSION, KIND, InferenceProfile
+from paceline.operator.api.v1alpha1 import (
+    API_VERSION,
+    DNS_LABEL_PATTERN,
+    DNS_SUBDOMAIN_PATTERN,
+    KIND,
+    QUANTITY_PATTERN,
+    SOURCE_PATTERN,
+    InferenceProfile,
+)
 from paceline.operator.specs.engine_command import problems
 
 MAX_BYTES = 1 << 20
 """Upper bound of a profile's file, that of an object in Kubernetes."""
+
+_PATTERNS: Final = {
+    DNS_LABEL_PATTERN: "should be lower-case letters, digits and -, and begin and end with a letter or digit",
+    DNS_SUBDOMAIN_PATTERN: "should be lower-case letters, digits, - and ., and begin and end with a letter or digit",
+    SOURCE_PATTERN: "should be hf://org/name, file:///folder or pvc://claim/folder",
+    QUANTITY_PATTERN: "should be a quantity, as in 500m, 4 or 16Gi",
+}
+"""The API's patterns in words."""
 
 
 def load_profile(path: Path) -> InferenceProfile:
@@ -87,6 +103,8 @@ def _problem(details: ErrorDetails) -> str:
         return f"{where}: there is no such field{_suggestion(details['loc'])}"
     if details["type"] == "missing":
         return f"{where}: is required"
+    if details["type"] == "string_pattern_mismatch":
+        message = _PATTERNS.get(details["ctx"]["pattern"], message)
     shown = f" (found {value!r})" if value is None or isinstance(value, str | int | float) else ""
     return f"{where}: {message}{shown}"
 

@@ -1,9 +1,9 @@
 """The guard: a small process between `paceline up` and a child, so that no process survives the death of `up`.
 
 Run by its path with `python -I guard.py GRACE_SECONDS -- COMMAND...`; needs the standard library only. Its standard
-input is a pipe that only `up` holds open: its end means that `up` is gone, even by SIGKILL. Then, or on SIGTERM, the
-guard asks the command to stop (SIGTERM), and kills what is left after GRACE_SECONDS; a second SIGTERM kills at once.
-As the subreaper of its descendants it also finds those that moved to other process groups.
+input is a pipe that only `up` holds open. The letter `s` there asks the command to stop (SIGTERM), and what is left
+after GRACE_SECONDS is killed; `k` kills at once. The end of the input means that `up` is gone, even by SIGKILL, and
+counts as `s`. As the subreaper of its descendants the guard also finds those that moved to other process groups.
 
 Reports on standard output, one line each: `started PID` or `failed MESSAGE`, then `exited STATUS` (negative for a
 signal) when the command has ended. The end of the output says that no descendant is left either.
@@ -66,18 +66,18 @@ class Guard:
         self.process = process
         self.grace_seconds = grace_seconds
         self.status: int | None = None
-        self.stops = 0
         self.deadline: float | None = None
 
     def stop(self) -> None:
-        """Ask the command to end; when asked again, end everything now."""
-        self.stops += 1
-        if self.stops == 1 and self.status is None:
+        """Ask the command to end; what is left after the grace is killed."""
+        if self.deadline is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, signal.SIGTERM)
             self.deadline = time.monotonic() + self.grace_seconds
-        else:
-            self.deadline = time.monotonic()
+
+    def kill(self) -> None:
+        """End everything now."""
+        self.deadline = time.monotonic()
 
     def step(self) -> bool:
         """Reap and, past the deadline, kill. Return whether any descendant is left."""
@@ -105,13 +105,16 @@ def watch(guard: Guard) -> None:
         while guard.step():
             for key, _ in selector.select(timeout=0.25):
                 if key.fd == wake_read:
-                    for number in os.read(wake_read, 64):
-                        if number in (signal.SIGTERM, signal.SIGINT):
-                            guard.stop()
-                elif not os.read(0, 64):
-                    selector.unregister(0)
-                    if not guard.stops:
+                    if {signal.SIGTERM, signal.SIGINT} & set(os.read(wake_read, 64)):
                         guard.stop()
+                    continue
+                orders = os.read(0, 64)
+                if b"k" in orders:
+                    guard.kill()
+                else:
+                    guard.stop()
+                if not orders:
+                    selector.unregister(0)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """A child process behind its guard (guard.py): started, watched, and stopped with everything that it started."""
 
+import contextlib
 import os
 import selectors
 import signal
@@ -77,9 +78,19 @@ class Child:
             self._close()
 
     def stop(self) -> None:
-        """Ask the child to stop; asked again, kill it and all its descendants. Returns at once."""
+        """Ask the child to stop; after the grace it and all its descendants are killed. Returns at once."""
+        self._order(b"s")
+
+    def kill(self) -> None:
+        """Kill the child and all its descendants. Returns at once."""
+        self._order(b"k")
+
+    def _order(self, letter: bytes) -> None:
+        assert self._guard.stdin is not None
         if not self.gone:
-            self._guard.send_signal(signal.SIGTERM)
+            # A guard that has just ended reads nothing more, and needs no order.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._guard.stdin.fileno(), letter)
 
     def wait_gone(self, timeout_seconds: float) -> bool:
         """Wait until neither the child nor any descendant is left. Return whether that came true in time."""

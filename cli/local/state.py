@@ -120,6 +120,8 @@ class ProfileState:
     def create(self) -> None:
         """Make the folder, readable by its owner only. Raises CliError."""
         try:
+            # Prompts and outputs end up in the database and the logs: the whole root is its owner's alone.
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise CliError(

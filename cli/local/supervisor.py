@@ -191,9 +191,10 @@ class Supervisor:
         orderly = True
         for child, grace_seconds in ((self.api, API_GRACE_SECONDS), (self.engine, self.launch.engine_grace_seconds)):
             if child is not None and not child.gone:
-                child.stop()
-                if not orderly:
+                if orderly:
                     child.stop()
+                else:
+                    child.kill()
                 orderly = self._wait_stopped(child, grace_seconds + KILL_SECONDS) and orderly
         self.launch.state.forget_run()
         return orderly
@@ -210,7 +211,7 @@ class Supervisor:
             if self.signals.take():
                 orderly = False
                 self.console.print("stopping at once", markup=False)
-                child.stop()
+                child.kill()
         return orderly
 
 
