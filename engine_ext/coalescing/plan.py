@@ -1,0 +1,147 @@
+"""Which span of a prompt runs in one pass, and at which positions its recurrent state is kept. Pure arithmetic.
+
+Source: the continuation-coalescing follow-up for GLM on four DGX Sparks (facts only), with its worked spans.
+A position p is a count of tokens: the state at p is the state after the first p tokens of the prompt.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+MAX_TARGETS: Final = 4
+"""Most states that one span exports."""
+
+
+class Refusal(StrEnum):
+    """Why a span is not planned. The engine then splits it as stock vLLM does."""
+
+    UNALIGNED_START = "UnalignedStart"
+    SPAN_TOO_LONG = "SpanTooLong"
+    UNALIGNED_END = "UnalignedEnd"
+    NOTHING_TO_EXPORT = "NothingToExport"
+    TOO_MANY_STOPS = "TooManyStops"
+    UNALIGNED_CUT = "UnalignedCut"
+    OTHER_PREFILL = "OtherPrefill"
+    NOT_ALONE = "NotAlone"
+    PREEMPTED = "Preempted"
+    NOT_A_FRESH_PROMPT = "NotAFreshPrompt"
+    MULTIMODAL = "Multimodal"
+    EXTERNAL_TOKENS = "ExternalTokens"
+    NO_FREE_BLOCKS = "NoFreeBlocks"
+    SPECULATIVE_DECODING = "SpeculativeDecoding"
+    UNSUPPORTED_ENGINE = "UnsupportedEngine"
+
+
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """The two grids, in tokens, on which a prompt's states are worth keeping.
+
+    A prompt keeps its last state on the fine grid (one cache block) and on the coarse one. With `keeps_previous` it
+    keeps the one before each as well: a reader under speculative decoding gives up its last matching block.
+    """
+
+    fine_tokens: int
+    coarse_tokens: int
+    keeps_previous: bool
+
+    def retained(self, prompt_tokens: int) -> tuple[int, ...]:
+        """Return the positions kept for a prompt, ascending, each below its last token."""
+        bound = prompt_tokens - 1
+        steps = (0, 1) if self.keeps_previous else (0,)
+        kept = {bound // grid * grid - step * grid for grid in (self.fine_tokens, self.coarse_tokens) for step in steps}
+        return tuple(sorted(position for position in kept if position > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLimits:
+    """Bounds of a span: its tokens, and the multiple of tokens from its start at which the kernel can be cut."""
+
+    max_tokens: int = 8_192
+    cut_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """One pass over tokens [start, end) that exports the states at `targets`, all strictly inside."""
+
+    request_id: str
+    start: int
+    end: int
+    targets: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the pass."""
+        return self.end - self.start
+
+    def columns(self, block_tokens: int) -> "Columns":
+        """Return the block table columns that the pass reads and writes; column c is the state at (c+1) blocks."""
+        return Columns(
+            source=self.start // block_tokens - 1,
+            targets=tuple(position // block_tokens - 1 for position in self.targets),
+            final=(self.end - 1) // block_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of a request's block table for recurrent state; a source of -1 is the empty state."""
+
+    source: int
+    targets: tuple[int, ...]
+    final: int
+
+
+def plan_span(
+    request_id: str,
+    start: int,
+    end: int,
+    prompt_tokens: int,
+    grids: Grids,
+    limits: SpanLimits,
+    stops: Collection[int] = (),
+) -> SpanPlan | Refusal:
+    """Plan the pass over [start, end) of a prompt, or say why it can't be one.
+
+    `stops` are the positions at which stock vLLM would end a chunk to keep a state: those inside the span are always
+    among the targets, so that no state is lost that stock would have kept. The rest come from the grids.
+    """
+    if start % grids.fine_tokens:
+        return Refusal.UNALIGNED_START
+    if end - start > limits.max_tokens:
+        return Refusal.SPAN_TOO_LONG
+    if end % grids.fine_tokens and end != prompt_tokens:
+        return Refusal.UNALIGNED_END
+    needed = {stop for stop in stops if start < stop < end}
+    wished = [position for position in grids.retained(prompt_tokens) if start < position < end]
+    if not needed and not wished:
+        return Refusal.NOTHING_TO_EXPORT
+    if len(needed) > MAX_TARGETS:
+        return Refusal.TOO_MANY_STOPS
+    optional = [position for position in reversed(wished) if position not in needed]
+    targets = tuple(sorted([*needed, *optional[: MAX_TARGETS - len(needed)]]))
+    if any((target - start) % limits.cut_tokens for target in targets):
+        return Refusal.UNALIGNED_CUT
+    return SpanPlan(request_id, start, end, targets)
+
+
+def prefill_spans(
+    prompt_tokens: int, budget_tokens: int, grids: Grids, limits: SpanLimits, *, off_grid: bool = True
+) -> Iterator[tuple[int, int]]:
+    """Yield the (start, end) of each pass over a cold, lone prompt.
+
+    Without `off_grid`, a last span that ends off the fine grid climbs the ladder instead: one pass for each retained
+    position, which is what the source did before its change.
+    """
+    start = 0
+    while start < prompt_tokens:
+        end = min(start + budget_tokens, prompt_tokens)
+        aligned_end = end // grids.fine_tokens * grids.fine_tokens
+        if end < prompt_tokens and aligned_end > start:
+            end = aligned_end
+        plan = plan_span("", start, end, prompt_tokens, grids, limits)
+        if isinstance(plan, Refusal) or (end % grids.fine_tokens and not off_grid):
+            end = next((stop for stop in grids.retained(prompt_tokens) if start < stop < end), end)
+        yield start, end
+        start = end
