@@ -1,0 +1,154 @@
+"""An experiment as tables of plain text: rows for whoever draws them, and a drawing of our own."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+from paceline.bench.plan import ExperimentPlan
+from paceline.bench.records import AuditOutcome, Comparison, Estimate, ExperimentResult, Metric, Verdict
+
+NOTHING: Final = "-"
+FEW_BLOCKS: Final = 5
+
+COLUMNS: Final[dict[Metric, tuple[str, int]]] = {
+    Metric.RESIDENT_RATE_BEFORE: ("resident tok/s before", 1),
+    Metric.RESIDENT_RATE_DURING: ("resident tok/s during", 1),
+    Metric.LONGEST_CHUNK_GAP_DURING: ("longest silence (s)", 2),
+    Metric.TIME_TO_FIRST_TOKEN: ("TTFT (s)", 2),
+    Metric.ADMISSION_TO_FIRST_TOKEN: ("admission to first token (s)", 2),
+}
+"""The metrics that a table shows, with their headings and decimals."""
+
+VERDICT_WORDS: Final = {
+    Verdict.BETTER: "better",
+    Verdict.WORSE: "worse",
+    Verdict.NO_DIFFERENCE: "no difference",
+    Verdict.INVALID: "does not count",
+}
+
+
+OUTCOME_WORDS: Final = {
+    AuditOutcome.FAILED: "FAILED",
+    AuditOutcome.NOT_APPLICABLE: "not seen",
+    AuditOutcome.PASSED: "ok",
+}
+
+GAP: Final = "  "
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its title, its headings, rows of as many cells, and notes below it."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def arms_table(plan: ExperimentPlan, result: ExperimentResult) -> Table:
+    """Return one row an arm: medians over its blocks, each with its interval."""
+    work = plan.workload
+    rows = tuple(
+        (
+            arm.arm + ("" if arm.valid else " (does not count)"),
+            *(_estimate(arm.metrics.get(metric), digits) for metric, (_, digits) in COLUMNS.items()),
+        )
+        for arm in result.arms
+    )
+    return Table(
+        title=(
+            f"{plan.name}: {work.residents} residents, then a cold prompt of {work.injected_prompt_tokens} tokens, "
+            f"on {result.engine.model} (vLLM {result.engine.version or 'of unknown version'})"
+        ),
+        headings=("arm", *(heading for heading, _ in COLUMNS.values())),
+        rows=rows,
+        notes=(_blocks_note(plan), *(f"{arm.arm}: {reason}" for arm in result.arms for reason in arm.reasons)),
+    )
+
+
+def comparison_table(result: ExperimentResult) -> Table:
+    """Return one row for each arm and metric: the ratio to the baseline, and what may be said of it."""
+    return Table(
+        title="Against the baseline",
+        headings=("arm", "metric", "ratio", "verdict"),
+        rows=tuple(_comparison(comparison) for comparison in result.comparisons if comparison.metric in COLUMNS),
+    )
+
+
+def audit_table(result: ExperimentResult) -> Table:
+    """Return one row for each audit, failed ones first; arms of which an audit says the same share a row."""
+    arms: dict[tuple[AuditOutcome, str, str], list[str]] = {}
+    for audit in result.audits:
+        arms.setdefault((audit.outcome, audit.name, audit.message), []).append(audit.arm or "all")
+    order = list(OUTCOME_WORDS)
+    rows = sorted(arms.items(), key=lambda row: order.index(row[0][0]))
+    return Table(
+        title="Audits",
+        headings=("outcome", "audit", "arm", "what was seen"),
+        rows=tuple((OUTCOME_WORDS[outcome], name, ", ".join(of), said) for (outcome, name, said), of in rows),
+    )
+
+
+def text_table(table: Table, width: int = 120) -> str:
+    """Draw a table with spaces, numbers to the right, the last column wrapped to `width`; ends without a line feed."""
+    columns = list(zip(table.headings, *table.rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    widths[-1] = min(widths[-1], max(40, width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)))
+    numeric = [len(column) > 1 and all(_looks_numeric(cell) for cell in column[1:]) for column in columns]
+
+    def lines(cells: Sequence[str]) -> list[str]:
+        pieces = [[cell] for cell in cells[:-1]] + [textwrap.wrap(cells[-1], widths[-1]) or [""]]
+        return [
+            GAP.join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(row, widths, numeric, strict=True)
+            ).rstrip()
+            for row in zip_longest(*pieces, fillvalue="")
+        ]
+
+    ruled = [table.headings, ["-" * width for width in widths], *table.rows]
+    notes = [line for note in table.notes for line in textwrap.wrap(note, width)]
+    return "\n".join(
+        [table.title, "", *(line for row in ruled for line in lines(row)), *([""] if notes else []), *notes]
+    )
+
+
+def text_report(plan: ExperimentPlan, result: ExperimentResult) -> str:
+    """Return the whole report as text."""
+    tables = [
+        arms_table(plan, result),
+        *([comparison_table(result)] if result.comparisons else []),
+        audit_table(result),
+    ]
+    return "\n\n".join(text_table(table) for table in tables) + "\n"
+
+
+def _estimate(estimate: Estimate | None, digits: int) -> str:
+    if estimate is None:
+        return NOTHING
+    if estimate.blocks == 1:
+        return f"{estimate.value:.{digits}f}"
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+
+
+def _comparison(comparison: Comparison) -> tuple[str, ...]:
+    ratio = comparison.ratio
+    shown = NOTHING if ratio is None else f"x{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    verdict = VERDICT_WORDS[comparison.verdict]
+    return comparison.arm, COLUMNS[comparison.metric][0].removesuffix(" (s)"), shown, verdict
+
+
+def _blocks_note(plan: ExperimentPlan) -> str:
+    note = (
+        f"medians over {plan.blocks} blocks an arm, with {plan.confidence_percent:g}% bootstrap intervals in brackets"
+    )
+    return (
+        f"{note}; with so few blocks an interval is little more than their range" if plan.blocks < FEW_BLOCKS else note
+    )
+
+
+def _looks_numeric(cell: str) -> bool:
+    return cell == NOTHING or cell.lstrip("x")[:1].isdigit()
