@@ -1,0 +1,1 @@
+"""The admin port: live settings, step statistics and health of a running engine, over HTTP."""

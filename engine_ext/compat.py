@@ -1,0 +1,119 @@
+"""What of vLLM this package leans on, and in which versions that was tested.
+
+An engine is recognised by its source, not by the name of its distribution: forks and CPU builds are named otherwise.
+Where a hook's source is not one that was tested, the feature stays off and says so; nothing is guessed.
+"""
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+DIGEST_LENGTH: Final = 16
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A piece of vLLM that a feature overrides, wraps or reads.
+
+    `target` is `module:qualified.name`; `tested` maps digests of its source to the vLLM version that has it.
+    """
+
+    feature: str
+    target: str
+    why: str
+    tested: Mapping[str, str]
+
+
+HOOKS: Final = (
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.scheduler:Scheduler.schedule",
+        "held requests compute nothing because of how it counts new tokens and obeys the pause",
+        {"da4f2cf2fc39c39e": "0.32.0"},
+    ),
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
+        "keeps is_prefill_chunk, by which prefills are told from decoders",
+        {"2b527eb8070d3cce": "0.32.0"},
+    ),
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.scheduler:Scheduler._reserve_prefill_lookahead",
+        "overridden to keep prefill chunks off the size of a verify batch",
+        {"c214e49d7610a63a": "0.32.0"},
+    ),
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.scheduler:Scheduler._preempt_request",
+        "preempted requests are exempt from holding by what it leaves in them",
+        {"4113f5de8a84ec25": "0.32.0"},
+    ),
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.async_scheduler:AsyncScheduler",
+        "base class; its placeholders tell output in flight",
+        {"157edcf67cd38116": "0.32.0"},
+    ),
+    Hook(
+        "pacing",
+        "vllm.v1.core.sched.interface:PauseState",
+        "PAUSED_NEW holds waiting requests for a step",
+        {"71d3684a6d04c4c4": "0.32.0"},
+    ),
+    Hook(
+        "admin",
+        "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
+        "runs utility calls by name between two steps",
+        {"b2026637e79970b6": "0.32.0"},
+    ),
+    Hook(
+        "admin",
+        "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async",
+        "asks one engine core, so that the others' answers don't hide the one that is late",
+        {"72f6f12f61197b0f": "0.32.0"},
+    ),
+)
+"""Everything that this package replaces or relies on beyond vLLM's published interfaces."""
+
+
+def digest(source: str) -> str:
+    """Return the fingerprint of a piece of source text."""
+    return hashlib.sha256(source.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def resolve(target: str) -> Any:
+    """Return the object that `module:qualified.name` names. Raises ImportError or AttributeError."""
+    module, _, name = target.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def check(hook: Hook) -> str | None:
+    """Return what is wrong with a hook on the engine installed here, None when its source was tested."""
+    try:
+        source = inspect.getsource(resolve(hook.target))
+    except (ImportError, AttributeError, OSError) as error:
+        return f"this engine has no {hook.target} ({error})"
+    if digest(source) in hook.tested:
+        return None
+    versions = ", ".join(sorted(set(hook.tested.values())))
+    return f"{hook.target} of this engine differs from those tested (vLLM {versions})"
+
+
+def _problems(feature: str) -> Iterator[str]:
+    for hook in HOOKS:
+        if hook.feature == feature and (problem := check(hook)) is not None:
+            yield problem
+
+
+@cache
+def problems(feature: str) -> tuple[str, ...]:
+    """Return why a feature can't run on the engine installed here; empty when it can."""
+    return tuple(_problems(feature))

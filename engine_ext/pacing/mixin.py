@@ -1,0 +1,208 @@
+"""Pacing as a mixin of vLLM's schedulers: decides before each step, holds, and writes down what was scheduled."""
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from paceline.engine_ext import compat
+from paceline.engine_ext.environment import settings_path
+from paceline.engine_ext.live import Applied, decide, read_settings
+from paceline.engine_ext.pacing import prefills, view
+from paceline.engine_ext.pacing.cadence import Cadence
+from paceline.engine_ext.pacing.hold import Hold, held
+from paceline.engine_ext.pacing.reasons import unpaceable
+from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
+from paceline.engine_ext.pacing.step_time import StepTimeModel, decode_load
+from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
+from paceline.engine_ext.telemetry.steps import Started, StepKind, StepLog
+
+logger = init_logger("vllm.paceline")
+
+
+class PacingMixin(Scheduler):
+    """Paces prefills by holding them for single steps; put it before vLLM's `AsyncScheduler` among the bases.
+
+    `live` holds the settings that the engine runs; it is replaced between two steps and may be read by other mixins.
+    `clock` gives seconds from any origin, monotonic; tests and the simulator replace it before the first step.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.clock: Callable[[], float] = time.monotonic
+        self.live: LiveSettings = read_settings(settings_path())
+        self.incompatible = compat.problems("pacing")
+        self.unpaced_reasons = [*self.incompatible, *unpaceable(self.vllm_config)]
+        self.engine_rank: int = self.vllm_config.parallel_config.data_parallel_index
+        self.cadence = Cadence()
+        self.step_log = StepLog()
+        self.step_number = 0
+        self.last_busy_step = 0
+        self.step_times = StepTimeModel()
+        self.slo: SloPolicy | None = None
+        self._set_up_pacing()
+        if self.num_spec_tokens and not self.incompatible:
+            self._reserve_prefill_lookahead = self._keep_off_verify_size
+        for reason in self.unpaced_reasons:
+            logger.warning("paceline: prefills are not paced: %s", reason)
+
+    # -- settings ------------------------------------------------------------------------------------------------
+
+    def apply_settings(self, incoming: LiveSettings) -> Applied:
+        """Take over newer settings; called between two steps, so no step sees two of them."""
+        applied = decide(self.live, incoming)
+        if applied.verdict is Verdict.APPLY:
+            self.live = applied.running
+            self.step_log.settings_changes += 1
+            self._set_up_pacing()
+            logger.info("paceline: settings of epoch %d, revision %d run from here on", *self.live.fence)
+        return applied
+
+    def _set_up_pacing(self) -> None:
+        pacing = self.live.pacing
+        if pacing.mode is not PacingMode.SLO:
+            self.slo = None
+        elif self.slo is None or self.slo.settings != pacing.slo:
+            self.slo = SloPolicy.build(pacing, self.step_times)
+        self.paced: bool = not self.unpaced_reasons and (pacing.effective_interval > 1 or self.slo is not None)
+
+    def pacing_report(self) -> dict[str, Any]:
+        """Return what paces the engine now: the interval in steps, or the slack and how the promise was kept."""
+        pacing = self.live.pacing
+        if self.slo is None:
+            return {"mode": pacing.mode.value, "intervalSteps": pacing.effective_interval}
+        return {"mode": pacing.mode.value, **self.slo.report()}
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Any) -> None:
+        """Note when a prompt arrived at this engine: its prefill's deadline counts from here."""
+        request.paceline_arrived_at = self.clock()
+        super().add_request(request)
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """Schedule a step, with prefills held where the cadence or the promise asks for it."""
+        started_at = self.clock()
+        prefilling = [request for request in self.running if request.is_prefill_chunk]
+        if not prefilling and len(self.requests) == len(self.running):
+            output = super().schedule(throttle_prefills)
+            self._note_decodes(output, started_at, deferred=0)
+            return output
+        decoding = view.any_decoder(self.running, self.max_model_len)
+        hold = self._plan_hold(prefilling) if decoding and self.paced else None
+        with held(self, hold) if hold else nullcontext():
+            output = super().schedule(throttle_prefills)
+        deferred = hold.deferred if hold else 0
+        scheduled = prefills.scheduled(output, prefilling, self.requests)
+        if scheduled:
+            self._note_prefills(output, started_at, scheduled, decoding=decoding, deferred=deferred)
+        else:
+            self._note_decodes(output, started_at, deferred)
+        return output
+
+    def _plan_hold(self, prefilling: list[Any]) -> Hold | None:
+        """Return what to hold in this step; None when prefills may run, or when there are none."""
+        waiting = self._admittable()
+        if not prefilling and not waiting:
+            return None
+        gap = self.live.pacing.effective_interval if self.slo is None else self._promised_gap(self.slo, prefilling)
+        if self.cadence.allows(gap):
+            return None
+        if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
+            return None  # all decoders are in flight: holding would leave the step empty
+        kept = [request for request in prefilling if not view.is_exempt(request)]
+        return Hold(kept, waiting, admit_first=waiting > 0 and self._first_waiting_is_exempt())
+
+    def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
+        now = self.clock()
+        in_flight = self.step_log.in_flight
+        decoders = [r.request_id for r in self.running if view.is_decoder(r, self.max_model_len)]
+        turn = [*prefilling, *prefills.next_waiting(self.waiting)]
+        return slo.gap_steps(
+            Prospect(
+                now=now,
+                decoders=decoders,
+                backlog=[prefills.backlog(request, now) for request in turn],
+                chunk_tokens=prefills.chunk_tokens(turn, self.max_num_scheduled_tokens - len(decoders)),
+                context_tokens=turn[0].num_computed_tokens if turn else 0,
+                in_flight=[step.load for step in in_flight],
+                busy_since=max(in_flight[0].started_at, self.step_log.finished_at) if in_flight else now,
+            )
+        )
+
+    def _admittable(self) -> int:
+        """Return how many waiting requests the engine has free slots for."""
+        if self._pause_state is not PauseState.UNPAUSED:
+            return 0
+        free = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        return max(0, min(free, len(self.waiting)))
+
+    def _first_waiting_is_exempt(self) -> bool:
+        if self.lora_config is not None or self.kv_holding_waiting:
+            return False  # the scheduler could pass over the first one and let another in
+        return prefills.is_ready_after_preemption(self.waiting.peek_request())
+
+    # -- what was scheduled --------------------------------------------------------------------------------------
+
+    def _note_decodes(self, output: Any, started_at: float, deferred: int) -> None:
+        self.step_number += 1
+        count = len(output.num_scheduled_tokens)
+        kind = StepKind.EMPTY
+        if count:
+            kind = StepKind.DECODE
+            self.cadence.step += 1
+            self.last_busy_step = self.step_number
+        self.step_log.in_flight.append(
+            Started(output, self.step_number, self.live.revision, kind, started_at, deferred, decode_load(count))
+        )
+
+    def _note_prefills(
+        self, output: Any, started_at: float, scheduled: list[Any], *, decoding: bool, deferred: int
+    ) -> None:
+        self.step_number += 1
+        self.last_busy_step = self.step_number
+        self.cadence.advance(mixed=decoding and not all(view.is_exempt(request) for request in scheduled))
+        load = prefills.load(output, scheduled)
+        kind = StepKind.MIXED if decoding else StepKind.PREFILL
+        self.step_log.in_flight.append(
+            Started(output, self.step_number, self.live.revision, kind, started_at, deferred, load)
+        )
+        if self.slo is not None:
+            now = self.clock()
+            for request in scheduled:
+                if not request.is_prefill_chunk:
+                    self.slo.on_prefill_done(now - request.paceline_arrived_at)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Process a step's output, and learn from it."""
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        record = self.step_log.finish(scheduler_output, self.clock())
+        if record is not None and record.kind is not StepKind.EMPTY:
+            self.step_times.observe(record.load, record.seconds)
+        if self.slo is not None:
+            self._account_tokens(self.slo, outputs)
+        return outputs
+
+    def _account_tokens(self, slo: SloPolicy, outputs: Any) -> None:
+        now = self.step_log.finished_at
+        for client_outputs in outputs.values():
+            for output in client_outputs.outputs:
+                if output.new_token_ids:
+                    slo.promise.on_tokens(output.request_id, len(output.new_token_ids), now, slo.credit_cap)
+                if output.finish_reason is not None:
+                    slo.promise.on_finished(output.request_id)
+        slo.promise.forget_all_but(self.requests)
+
+    def _keep_off_verify_size(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Never let a prefill chunk have exactly 1+K tokens while K draft tokens are on.
+
+        Such a chunk looks like a batch that verifies drafts, and takes the wrong graph. One token less does not.
+        """
+        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        to_compute = request.num_tokens - num_computed_tokens
+        is_prefill = to_compute >= tokens  # drafts and padding go past the tokens that the request has
+        return tokens - 1 if is_prefill and tokens == 1 + self.num_spec_tokens else tokens

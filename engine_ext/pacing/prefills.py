@@ -1,0 +1,55 @@
+"""The prefills of a step: which were scheduled, what they cost, and which come next."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from vllm.v1.request import RequestStatus
+
+from paceline.engine_ext.pacing.deadline import Backlog
+from paceline.engine_ext.pacing.step_time import StepLoad
+
+LOOKAHEAD_REQUESTS: Final = 64
+"""How many waiting prompts the deadline looks at; those behind them arrived later."""
+
+
+def scheduled(output: Any, prefilling: Sequence[Any], requests: Mapping[str, Any]) -> list[Any]:
+    """Return the prefills in a scheduler's output: running ones that got a chunk, and requests newly admitted."""
+    tokens = output.num_scheduled_tokens
+    found = [request for request in prefilling if request.request_id in tokens]
+    admitted = [new.req_id for new in output.scheduled_new_reqs]
+    admitted += output.scheduled_cached_reqs.resumed_req_ids
+    return found + [requests[request_id] for request_id in admitted]
+
+
+def load(output: Any, prefills: Sequence[Any]) -> StepLoad:
+    """Return the load of a step that has been scheduled; `num_computed_tokens` stands at each chunk's end by now."""
+    tokens, pairs = 0, 0.0
+    for request in prefills:
+        chunk = output.num_scheduled_tokens[request.request_id]
+        tokens += chunk
+        pairs += chunk * (request.num_computed_tokens - chunk / 2)
+    return StepLoad(len(output.num_scheduled_tokens) - len(prefills), tokens, pairs)
+
+
+def next_waiting(waiting: Iterable[Any]) -> list[Any]:
+    """Return the first of the waiting requests, in the order in which the scheduler admits them."""
+    return list(islice(waiting, LOOKAHEAD_REQUESTS))
+
+
+def backlog(request: Any, now: float) -> Backlog:
+    """Return how long a prefill has waited and what is left of it."""
+    return Backlog(now - request.paceline_arrived_at, request.num_tokens - request.num_computed_tokens)
+
+
+def chunk_tokens(turn: Sequence[Any], budget_tokens: int) -> int:
+    """Return how many prefill tokens the next mixed step would carry, at least one."""
+    left = sum(request.num_tokens - request.num_computed_tokens for request in turn)
+    return max(1, min(left, budget_tokens))
+
+
+def is_ready_after_preemption(request: Any) -> bool:
+    """Tell whether a waiting request was preempted and the scheduler can take it back at once."""
+    if request.status is not RequestStatus.PREEMPTED:
+        return False
+    return not request.num_stale_output_tokens or request.drop_stale_output

@@ -1,0 +1,100 @@
+"""Pacing by a promise: the gap between mixed steps follows from the residents' slack and the prefills' deadline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from paceline.engine_ext.pacing.deadline import Backlog, must_escape
+from paceline.engine_ext.pacing.promise import CREDIT_RELEASES, Promise
+from paceline.engine_ext.pacing.step_time import StepLoad, StepTimeModel, chunk_load, decode_load
+from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingSettings, SloPrecedence, SloSettings
+
+RELEASE_STEPS: Final = 1
+"""The gap that lets prefills into the very next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What the next step could be: who would be delayed by a chunk, and which prefills wait for one.
+
+    `in_flight` are the loads of steps started and not finished, the oldest started at `busy_since`; with asynchronous
+    scheduling there is one. `context_tokens` is how far the prefill in turn has come.
+    """
+
+    now: float
+    decoders: Sequence[str]
+    backlog: Sequence[Backlog]
+    chunk_tokens: int
+    context_tokens: int
+    in_flight: Sequence[StepLoad] = ()
+    busy_since: float = 0.0
+
+
+@dataclass(slots=True)
+class SloPolicy:
+    """Decides by the promise. `slack_seconds` is what the last decision found; None before the model is ready."""
+
+    settings: SloSettings
+    fallback_steps: int
+    model: StepTimeModel
+    promise: Promise = field(init=False)
+    slack_seconds: float | None = None
+    prefills_kept: int = 0
+    prefills_broken: int = 0
+    credit_cap: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.promise = Promise(self.settings.time_per_output_token_milliseconds / 1000)
+        self.credit_cap = CREDIT_RELEASES * self.promise.seconds
+
+    @classmethod
+    def build(cls, pacing: PacingSettings, model: StepTimeModel) -> "SloPolicy":
+        """Make the policy of settings whose mode is SLO; `interval` paces until the model is ready."""
+        assert pacing.slo is not None  # the settings' own validator requires it
+        return cls(pacing.slo, max(RELEASE_STEPS, pacing.interval), model)
+
+    def gap_steps(self, prospect: Prospect) -> int:
+        """Return how many steps mixed steps must lie apart now: 1 releases a chunk, the largest interval holds it."""
+        if not self.model.ready:
+            self.slack_seconds = None
+            escape = self._escapes(prospect, None)
+            return RELEASE_STEPS if escape else self.fallback_steps
+        decoders = len(prospect.decoders)
+        mixed = self.model.predict(chunk_load(decoders, prospect.chunk_tokens, prospect.context_tokens))
+        decode = self.model.predict(decode_load(decoders))
+        self.credit_cap = CREDIT_RELEASES * max(mixed - decode, self.promise.seconds)
+        done_at = self._free_at(prospect) + mixed
+        tokens_due = len(prospect.in_flight) + 1
+        self.slack_seconds = self.promise.smallest_slack(prospect.decoders, done_at, tokens_due)
+        if self.slack_seconds >= 0 or self._escapes(prospect, mixed):
+            return RELEASE_STEPS
+        return MAX_INTERVAL_STEPS
+
+    def _free_at(self, prospect: Prospect) -> float:
+        """Return when the engine can begin another step."""
+        if not prospect.in_flight:
+            return prospect.now
+        return max(prospect.now, prospect.busy_since + sum(self.model.predict(load) for load in prospect.in_flight))
+
+    def _escapes(self, prospect: Prospect, chunk_seconds: float | None) -> bool:
+        if self.settings.precedence is not SloPrecedence.PREFILL_DELAY:
+            return False
+        max_delay = self.settings.max_prefill_delay_seconds
+        return must_escape(prospect.backlog, prospect.chunk_tokens, chunk_seconds, max_delay)
+
+    def on_prefill_done(self, waited: float) -> None:
+        """Judge a prompt whose prefill ended `waited` seconds after its arrival."""
+        if waited <= self.settings.max_prefill_delay_seconds:
+            self.prefills_kept += 1
+        else:
+            self.prefills_broken += 1
+
+    def report(self) -> dict[str, Any]:
+        """Return the slack at the last decision and how many promises were kept, as the admin route answers it."""
+        return {
+            "slackSeconds": self.slack_seconds,
+            "residentsKept": self.promise.kept,
+            "residentsBroken": self.promise.broken,
+            "prefillsKept": self.prefills_kept,
+            "prefillsBroken": self.prefills_broken,
+        }

@@ -1,0 +1,133 @@
+"""Counters and records of engine steps, written by the scheduler's thread alone and read between its steps.
+
+No lock: the admin routes read through a utility call, which vLLM runs in the scheduler's own thread.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from paceline.engine_ext.pacing.step_time import StepLoad
+
+RING_STEPS: Final = 1024
+"""How many of the newest steps are kept."""
+MAX_RECORDS: Final = 1000
+"""How many records one answer carries at most: they are written between two engine steps."""
+
+
+class StepKind(StrEnum):
+    """What a step computed; `mixed` when a decoder existed and prefill tokens were scheduled."""
+
+    DECODE = "decode"
+    MIXED = "mixed"
+    PREFILL = "prefill"
+    EMPTY = "empty"
+
+
+class Started(NamedTuple):
+    """A step that was scheduled and has not finished; `output` is vLLM's SchedulerOutput."""
+
+    output: Any
+    step: int
+    revision: int
+    kind: StepKind
+    started_at: float
+    deferred: int
+    load: StepLoad
+
+
+class StepRecord(NamedTuple):
+    """A finished step."""
+
+    step: int
+    revision: int
+    kind: StepKind
+    deferred: int
+    seconds: float
+    load: StepLoad
+    scheduled: Mapping[str, int]
+
+    def to_wire(self, engine: int) -> dict[str, Any]:
+        """Return the record as the admin route answers it."""
+        return {
+            "engine": engine,
+            "step": self.step,
+            "revision": self.revision,
+            "kind": self.kind.value,
+            "decoders": self.load.decoders,
+            "prefillTokens": self.load.prefill_tokens,
+            "decodeTokens": sum(self.scheduled.values()) - self.load.prefill_tokens,
+            "deferred": self.deferred,
+            "durationSeconds": self.seconds,
+            "scheduled": dict(self.scheduled),
+        }
+
+
+@dataclass(slots=True)
+class KindTotals:
+    """Sums over the steps of one kind."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class StepLog:
+    """The steps in flight, the ring of finished ones, and the counters."""
+
+    in_flight: deque[Started] = field(default_factory=deque)
+    records: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RING_STEPS))
+    totals: dict[StepKind, KindTotals] = field(default_factory=lambda: {kind: KindTotals() for kind in StepKind})
+    deferred_prefill_steps: int = 0
+    preemptions: int = 0
+    settings_changes: int = 0
+    finished_at: float = float("-inf")
+
+    def finish(self, output: Any, now: float) -> StepRecord | None:
+        """Note that the step with this output was processed at `now`; None for an output that was never started.
+
+        The engine processes outputs in the order of their scheduling. A step's time runs from its start, or from the
+        end of the step before it where the two overlapped.
+        """
+        while self.in_flight:
+            started = self.in_flight.popleft()
+            if started.output is output:
+                break
+        else:
+            return None
+        seconds = now - max(started.started_at, self.finished_at)
+        self.finished_at = now
+        totals = self.totals[started.kind]
+        totals.steps += 1
+        totals.tokens += output.total_num_scheduled_tokens
+        totals.seconds += seconds
+        self.deferred_prefill_steps += started.deferred > 0
+        self.preemptions += len(output.preempted_req_ids or ())
+        record = StepRecord(
+            started.step, started.revision, started.kind, started.deferred, seconds, started.load,
+            output.num_scheduled_tokens,
+        )  # fmt: skip
+        self.records.append(record)
+        return record
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters as the admin route answers them."""
+        return {
+            **{
+                kind.value: {"steps": sums.steps, "tokens": sums.tokens, "seconds": sums.seconds}
+                for kind, sums in self.totals.items()
+            },
+            "deferredPrefillSteps": self.deferred_prefill_steps,
+            "preemptions": self.preemptions,
+            "settingsChanges": self.settings_changes,
+        }
+
+    def page(self, after: int | None, limit: int) -> list[StepRecord]:
+        """Return the newest `limit` records; with `after`, the first that follow that step, to page on from."""
+        count = min(limit, MAX_RECORDS)
+        if after is None:
+            return list(self.records)[-count:] if count else []
+        return [record for record in self.records if record.step > after][:count]
