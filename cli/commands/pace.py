@@ -55,7 +55,7 @@ def pace(
 ) -> None:
     """Show or change the pacing of a running profile; no request is lost, and nothing restarts."""
     changes = _changes(interval, mode, slo, max_prefill_delay, precedence)
-    wait_seconds = milliseconds(wait) / 1_000
+    wait_milliseconds = milliseconds(wait)
     key, address = api_of(name)
     path = f"/v1/profiles/{key}/pacing"
     with ApiClient(address) as client:
@@ -68,9 +68,9 @@ def pace(
                 "PUT",
                 path,
                 json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
-                params={"wait": wait},
+                params={"wait": f"{wait_milliseconds}ms"},
                 headers=headers,
-                timeout=wait_seconds + 10,
+                timeout=wait_milliseconds / 1_000 + 10,
             )
         seconds = time.monotonic() - started
     document = response.json()

@@ -1,8 +1,7 @@
 """How far a starting engine is, read from its log, and whether it answers yet."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import httpx
 
@@ -35,25 +34,6 @@ class Progress:
             if marker in line:
                 return Progress(position, stage)
         return self
-
-
-class LogTail:
-    """Reads a growing log file line by line."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._part = b""
-
-    def lines(self) -> list[str]:
-        """Return the whole lines written since the last call."""
-        *lines, self._part = (self._part + self._file.read()).split(b"\n")
-        return [line.decode(errors="replace") for line in lines]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 def answers(client: httpx.Client, url: str) -> bool:

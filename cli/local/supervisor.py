@@ -13,14 +13,14 @@ from rich.console import Console
 
 from paceline.cli.local.diagnose import Diagnosis, diagnose
 from paceline.cli.local.lock import InstanceLock
+from paceline.cli.local.logs import LogTail, last_lines
 from paceline.cli.local.process import Child
 from paceline.cli.local.progress import ProgressLine
-from paceline.cli.local.readiness import LogTail, Progress, answers
+from paceline.cli.local.readiness import Progress, answers
 from paceline.cli.local.signals import StopSignals
 from paceline.cli.local.state import ProfileState, RunRecord
 
 TICK_SECONDS: Final = 0.25
-LOG_TAIL_BYTES: Final = 256 * 1024
 API_RESTARTS: Final = 3
 API_RESTART_WINDOW_SECONDS: Final = 60.0
 API_GRACE_SECONDS: Final = 10.0
@@ -213,13 +213,3 @@ class Supervisor:
                 self.console.print("stopping at once", markup=False)
                 child.kill()
         return orderly
-
-
-def last_lines(log: Path) -> list[str]:
-    """Return the lines at the end of a log file, oldest first; none without the file."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []

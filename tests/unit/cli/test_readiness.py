@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from paceline.cli.local.readiness import FIRST_STAGE, LogTail, Progress
+from paceline.cli.local.logs import LogTail
+from paceline.cli.local.readiness import FIRST_STAGE, Progress
 
 LOG = (
     ("Triton is installed, but doesn't include CPU backend.", FIRST_STAGE),
