@@ -17,6 +17,7 @@ PREFIX_CACHE_HITS: Final = "prefixCacheHits"
 PREEMPTIONS: Final = "preemptions"
 PREFILL_SCHEDULED: Final = "prefillScheduled"
 CLIENT_LAG: Final = "clientLag"
+ENGINE_REPEATS: Final = "engineRepeats"
 OUTPUTS_EQUAL: Final = "outputsEqual"
 CONTROL_ARM: Final = "controlArm"
 
@@ -76,7 +77,7 @@ def _counters_intact(arm: str, blocks: Blocks) -> AuditResult:
 
 def _engine_alone(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditResult:
     work = plan.workload
-    planned = work.injected_prompt_tokens + work.residents * work.resident_prompt_tokens
+    planned = work.prompt_tokens + work.residents * work.resident_prompt_tokens
     seen = _counted(blocks, lambda block: block.counters.prompt_tokens if block.counters else None)
     if seen is None:
         return not_applicable(ENGINE_ALONE, "the engine does not count prompt tokens", arm)
@@ -130,7 +131,7 @@ def _prefill_scheduled(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditR
     steps = [block.prefill_steps for block in blocks if block.prefill_steps is not None]
     if len(steps) < len(blocks) or not blocks:
         return not_applicable(PREFILL_SCHEDULED, "the engine's admin port, which tells its steps, was not read", arm)
-    planned = plan.workload.injected_prompt_tokens
+    planned = plan.workload.prompt_tokens
     if any(step.tokens != planned for step in steps if step.complete):
         seen = next(step.tokens for step in steps if step.complete and step.tokens != planned)
         return failed(PREFILL_SCHEDULED, f"the engine scheduled {seen} of the injected prompt's {planned} tokens", arm)
@@ -144,9 +145,9 @@ def _prefill_scheduled(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditR
 
 def _client_lag(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditResult:
     limit = plan.max_client_lag_milliseconds / 1_000
-    loop = max((block.lag.p99_loop_lag_seconds for block in blocks), default=0.0)
+    loop = max((block.lag.max_loop_lag_seconds for block in blocks), default=0.0)
     send = max((block.lag.max_send_lag_seconds for block in blocks), default=0.0)
-    message = f"99% of the client's wake-ups within {loop * 1_000:.0f} ms, requests sent within {send * 1_000:.0f} ms"
+    message = f"the client was late by {loop * 1_000:.0f} ms at most, and sent requests within {send * 1_000:.0f} ms"
     if max(loop, send) > limit:
         return failed(
             CLIENT_LAG,

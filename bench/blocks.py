@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Final
 
 from paceline.bench.clock import Instant
 from paceline.bench.counters import CACHE_HITS, PREFILL_TIME, QUEUE_TIME, counter_delta, moved, was_reset
@@ -9,6 +10,9 @@ from paceline.bench.mixed_phase import BlockSetup, BlockTrace
 from paceline.bench.records import BlockRecord, ClientLag, Metric, PrefillSteps, RequestRecord, RequestState, Role
 from paceline.bench.steps import prefill_steps
 from paceline.bench.windows import chunk_gaps, rate, token_gaps
+
+MAX_STALLED_SHARE: Final = 0.25
+"""How much of its shortest window the client may sleep through before a block does not count."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ def finish_block(setup: BlockSetup, trace: BlockTrace, frame: BlockFrame) -> tup
         problems.append(f"{len(done)} of {planned} requests were completed")
     if any(record.output_tokens and record.token_source is None for record in done):
         problems.append("the engine does not tell how many tokens a chunk carries, so no rate can be measured")
+    if stalled := _stalled(trace, injected, frame.lag):
+        problems.append(stalled)
     rates = _rates(residents, trace, injected)
     first_token = injected.first_token_seconds if injected else None
     record = BlockRecord(
@@ -55,6 +61,7 @@ def finish_block(setup: BlockSetup, trace: BlockTrace, frame: BlockFrame) -> tup
         injected_seconds=trace.injected_seconds,
         first_token_seconds=first_token,
         ended_seconds=frame.ended_seconds,
+        injected_prompt_tokens=setup.workload.prompt_tokens,
         planned_requests=planned,
         completed_requests=len(done),
         per_resident_before=rates[0],
@@ -69,6 +76,20 @@ def finish_block(setup: BlockSetup, trace: BlockTrace, frame: BlockFrame) -> tup
         problems=tuple(problems),
     )
     return record, requests
+
+
+def _stalled(trace: BlockTrace, injected: RequestRecord | None, lag: ClientLag) -> str | None:
+    """Tell where the client slept through so much of a window that its times mean nothing."""
+    steady, sent = trace.steady_seconds, trace.injected_seconds
+    if steady is None or sent is None or injected is None or injected.first_token_seconds is None:
+        return None
+    shortest = min(sent - steady, injected.first_token_seconds - sent)
+    if lag.max_loop_lag_seconds <= MAX_STALLED_SHARE * shortest:
+        return None
+    return (
+        f"the client stood still for {lag.max_loop_lag_seconds:.2f} s beside a window of {shortest:.2f} s: give it a "
+        f"free core"
+    )
 
 
 Rates = tuple[tuple[float, ...], tuple[float, ...]]

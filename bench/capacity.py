@@ -11,7 +11,10 @@ class PlanError(ValueError):
 
 
 def capacity_problems(plan: ExperimentPlan, engine: EngineFingerprint) -> list[str]:
-    """Return what keeps the engine from running the plan; empty where nothing is known to."""
+    """Return what keeps the engine from running the plan; empty where nothing is known to.
+
+    A prompt that is still to be sized is sized to what the engine holds.
+    """
     return [*_length_problems(plan, engine), *_step_problems(plan, engine), *_cache_problems(plan, engine)]
 
 
@@ -33,16 +36,25 @@ def state_block_tokens(engine: EngineFingerprint) -> int | None:
     return int(block) if block.isdigit() else None
 
 
+def longest_prompt(plan: ExperimentPlan, engine: EngineFingerprint) -> int:
+    """Return the longest prompt that the engine holds beside the plan's residents, in tokens."""
+    work, size = plan.workload, _cache_tokens(engine)
+    by_length = (engine.max_model_len or 0) - work.injected_output_tokens
+    by_cache = by_length if size is None else size - _resident_tokens(plan)
+    return max(0, min(by_length, by_cache))
+
+
 def _length_problems(plan: ExperimentPlan, engine: EngineFingerprint) -> Iterator[str]:
     limit, work = engine.max_model_len, plan.workload
     if limit is None:
         yield "the engine does not tell its max_model_len in /v1/models; Paceline measures vLLM engines only"
         return
-    if work.injected_prompt_tokens + work.injected_output_tokens > limit:
+    prompt_tokens = work.injected_prompt_tokens or 0
+    if prompt_tokens + work.injected_output_tokens > limit:
         yield (
-            f"workload.injectedPromptTokens {work.injected_prompt_tokens} does not fit the engine's maxModelLen "
+            f"workload.injectedPromptTokens {prompt_tokens} does not fit the engine's maxModelLen "
             f"{limit}: use at most {limit - work.injected_output_tokens}, or raise spec.model.maxModelLen to "
-            f"{work.injected_prompt_tokens + work.injected_output_tokens}"
+            f"{prompt_tokens + work.injected_output_tokens}"
         )
     if work.resident_prompt_tokens + work.steady_tokens >= limit:
         yield (
@@ -69,10 +81,18 @@ def _step_problems(plan: ExperimentPlan, engine: EngineFingerprint) -> Iterator[
 
 
 def _cache_problems(plan: ExperimentPlan, engine: EngineFingerprint) -> Iterator[str]:
-    size, work = engine.cache_config.get("kv_cache_size_tokens", ""), plan.workload
-    needed = work.injected_prompt_tokens + work.residents * (work.resident_prompt_tokens + work.steady_tokens)
-    if size.isdigit() and needed > int(size):
+    size, needed = _cache_tokens(engine), _resident_tokens(plan) + (plan.workload.injected_prompt_tokens or 0)
+    if size is not None and needed > size:
         yield (
             f"the workload holds {needed} tokens at once, and the engine's KV cache {size}: use a smaller "
             f"workload.injectedPromptTokens, or a larger spec.engine.kvCache"
         )
+
+
+def _resident_tokens(plan: ExperimentPlan) -> int:
+    return plan.workload.residents * (plan.workload.resident_prompt_tokens + plan.workload.steady_tokens)
+
+
+def _cache_tokens(engine: EngineFingerprint) -> int | None:
+    size = engine.cache_config.get("kv_cache_size_tokens", "")
+    return int(size) if size.isdigit() else None

@@ -55,6 +55,7 @@ def _arm_result(
         arm=arm,
         valid=not reasons,
         reasons=tuple(reasons),
+        injected_prompt_tokens=plan.workload.prompt_tokens,
         planned_requests=plan.blocks * (plan.workload.residents + 1),
         completed_requests=sum(block.completed_requests for block in blocks),
         metrics={

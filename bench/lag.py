@@ -4,8 +4,6 @@ import asyncio
 from contextlib import suppress
 from typing import Final, Self
 
-import numpy as np
-
 from paceline.bench.clock import RunClock
 from paceline.bench.records import ClientLag, RequestRecord
 
@@ -45,6 +43,5 @@ class LagMeter:
         ]
         return ClientLag(
             max_loop_lag_seconds=max(lags, default=0.0),
-            p99_loop_lag_seconds=float(np.percentile(lags, 99)) if lags else 0.0,
             max_send_lag_seconds=max(sends, default=0.0),
         )

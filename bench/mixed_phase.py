@@ -66,7 +66,7 @@ class MixedPhaseBlock:
         self._residents = [
             self._stream(Role.RESIDENT, index, work.resident_prompt_tokens, lasting) for index in range(work.residents)
         ]
-        self._injected = self._stream(Role.INJECTED, 0, work.injected_prompt_tokens, work.injected_output_tokens)
+        self._injected = self._stream(Role.INJECTED, 0, work.prompt_tokens, work.injected_output_tokens)
         self._resident_tasks: list[asyncio.Task[RequestRecord]] = []
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class MixedPhaseBlock:
         work = self.setup.workload
         self.trace.injected_seconds = self._clock.seconds()
         injected = self._injected.start(self.trace.injected_seconds)
-        await self._tell(ProgressKind.PREFILL_INJECTED, f"a prompt of {work.injected_prompt_tokens} tokens was sent")
+        await self._tell(ProgressKind.PREFILL_INJECTED, f"a prompt of {work.prompt_tokens} tokens was sent")
         first_token = asyncio.create_task(self._injected.first_token.wait())
         try:
             first = asyncio.wait([first_token, injected], return_when=asyncio.FIRST_COMPLETED)

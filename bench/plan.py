@@ -11,6 +11,9 @@ from paceline.engine_ext.settings import CoalescingSettings, PacingSettings
 CONTROL_SUFFIX: Final = "-control"
 """What the name of the A/A arm adds to that of the first arm, which it repeats."""
 
+DEFAULT_PREFILL_SECONDS: Final = 12.0
+"""How long the unpaced prefill of a default workload takes."""
+
 ArmName = Annotated[str, StringConstraints(min_length=1, max_length=48, pattern=r"^[a-z0-9]([-a-z0-9=.]*[a-z0-9])?$")]
 ExperimentName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 ProfileKey = Annotated[str, StringConstraints(max_length=317, pattern=r"^[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]*$")]
@@ -22,16 +25,50 @@ class MixedPhase(WireModel):
     One block: `residents` requests start and decode until each has `steady_tokens` output tokens; a window of
     `before_seconds` is measured; the prompt of `injected_prompt_tokens` is sent and read until its last output token;
     the residents are ended. A block that takes longer than `block_timeout_seconds` fails.
+
+    With `target_prefill_seconds` in place of `injected_prompt_tokens`, a short calibration on the idle engine finds the
+    length whose unpaced prefill takes about that long, so that one plan suits any machine.
     """
 
     kind: Literal["MixedPhase"] = "MixedPhase"
     residents: Annotated[int, Field(ge=1, le=1_024)] = 2
     resident_prompt_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 128
-    injected_prompt_tokens: Annotated[int, Field(ge=1, le=16_777_216)] = 8_192
+    injected_prompt_tokens: Annotated[int, Field(ge=1, le=16_777_216)] | None = None
+    target_prefill_seconds: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] | None = None
     injected_output_tokens: Annotated[int, Field(ge=1, le=4_096)] = 8
     steady_tokens: Annotated[int, Field(ge=1, le=4_096)] = 8
     before_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 3.0
     block_timeout_seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
+
+    @model_validator(mode="after")
+    def _the_prompt_has_one_size(self) -> Self:
+        given = [size for size in (self.injected_prompt_tokens, self.target_prefill_seconds) if size is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "give either injectedPromptTokens, an exact length, or targetPrefillSeconds, a length that is "
+                "found on the engine" + ("; not both" if given else "")
+            )
+        return self
+
+    def sized(self, prompt_tokens: int) -> Self:
+        """Return this workload with the length that a calibration found."""
+        return self.model_copy(update={"injected_prompt_tokens": prompt_tokens, "target_prefill_seconds": None})
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The injected prompt's length in tokens. Raises RuntimeError while it is still to be found."""
+        if self.injected_prompt_tokens is None:
+            raise RuntimeError("the workload's prompt was not sized before it was used")
+        return self.injected_prompt_tokens
+
+    def describe(self) -> str:
+        """Say in words what is run."""
+        prompt = (
+            f"a cold prompt of {self.injected_prompt_tokens:,} tokens"
+            if self.injected_prompt_tokens is not None
+            else f"a cold prompt that prefills in about {self.target_prefill_seconds:g} s"
+        )
+        return f"{self.residents} resident{'s' if self.residents > 1 else ''}, then {prompt}"
 
 
 Workload = MixedPhase
@@ -56,7 +93,7 @@ class ExperimentPlan(WireModel):
 
     name: ExperimentName
     profile: ProfileKey | None = None
-    workload: Workload = MixedPhase()
+    workload: Workload = MixedPhase(target_prefill_seconds=DEFAULT_PREFILL_SECONDS)
     arms: Annotated[tuple[Arm, ...], Field(min_length=1, max_length=16)]
     blocks: Annotated[int, Field(ge=1, le=100)] = 2
     warm_up_blocks: Annotated[int, Field(ge=0, le=10)] = 1

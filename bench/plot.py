@@ -36,11 +36,8 @@ def rate_figure(plan: ExperimentPlan, blocks: Sequence[BlockRecord], requests: S
     for axes, arm in zip(panels, arms, strict=True):
         _draw_arm(axes, arm, [block for block in drawn if block.arm == arm], requests)
     panels[-1].set_xlabel("seconds since the prompt was sent", color=TEXT_COLOR)
-    work = plan.workload
-    figure.suptitle(
-        f"{plan.name}: {work.residents} residents beside a cold prompt of {work.injected_prompt_tokens:,} tokens",
-        color=TEXT_COLOR,
-    )
+    work = plan.workload.sized(drawn[0].injected_prompt_tokens)
+    figure.suptitle(f"{plan.name}: {work.describe()}", color=TEXT_COLOR)
     figure.supylabel("tokens per second of one resident", color=TEXT_COLOR, fontsize="medium")
     return figure
 
@@ -61,7 +58,7 @@ def _draw_arm(axes: Axes, arm: str, blocks: Sequence[BlockRecord], requests: Seq
         axes.axvline(wait, color=PREFILL_COLOR, linewidth=1.2)
     for block in blocks:
         times, rates = block_rates(block, requests)
-        axes.stairs(rates, times, color=RATE_COLOR, linewidth=1.3, alpha=0.35 + 0.65 / len(blocks))
+        axes.stairs(rates, times, baseline=None, color=RATE_COLOR, linewidth=1.3, alpha=0.35 + 0.65 / len(blocks))
     axes.hlines(during, 0, median(waits), color=TEXT_COLOR, linestyle=(0, (4, 3)), linewidth=1)
     axes.set_title(arm, loc="left", fontsize="medium", fontweight="bold", color=TEXT_COLOR)
     axes.set_title(

@@ -12,6 +12,7 @@ class ProgressKind(StrEnum):
     """The moments of a run that a watcher is told of."""
 
     RUN_STARTED = "RunStarted"
+    PROMPT_SIZED = "PromptSized"
     SETTINGS_APPLIED = "SettingsApplied"
     BLOCK_STARTED = "BlockStarted"
     RESIDENTS_STEADY = "ResidentsSteady"

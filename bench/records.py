@@ -133,10 +133,12 @@ class PrefillSteps(WireModel):
 
 
 class ClientLag(WireModel):
-    """How late the client itself was: the event loop's wake-ups, and requests sent after they were due; in seconds."""
+    """How late the client itself was in the measured windows, in seconds.
+
+    The longest that its event loop overslept, and the longest that a request was sent after it was due.
+    """
 
     max_loop_lag_seconds: Seconds = 0.0
-    p99_loop_lag_seconds: Seconds = 0.0
     max_send_lag_seconds: Seconds = 0.0
 
 
@@ -175,6 +177,7 @@ class BlockRecord(WireModel):
     injected_seconds: Seconds | None = None
     first_token_seconds: Seconds | None = None
     ended_seconds: Seconds
+    injected_prompt_tokens: int
     planned_requests: int
     completed_requests: int
     per_resident_before: tuple[float, ...] = ()
@@ -219,6 +222,7 @@ class ArmResult(WireModel):
     arm: str
     valid: bool
     reasons: tuple[str, ...] = ()
+    injected_prompt_tokens: int
     planned_requests: int
     completed_requests: int
     metrics: dict[Metric, Estimate] = Field(default_factory=dict)

@@ -50,7 +50,7 @@ class Table:
 
 def arms_table(plan: ExperimentPlan, result: ExperimentResult) -> Table:
     """Return one row an arm: medians over its blocks, each with its interval."""
-    work = plan.workload
+    work = plan.workload.sized(result.arms[0].injected_prompt_tokens)
     rows = tuple(
         (
             arm.arm + ("" if arm.valid else " (does not count)"),
@@ -60,8 +60,8 @@ def arms_table(plan: ExperimentPlan, result: ExperimentResult) -> Table:
     )
     return Table(
         title=(
-            f"{plan.name}: {work.residents} residents, then a cold prompt of {work.injected_prompt_tokens} tokens, "
-            f"on {result.engine.model} (vLLM {result.engine.version or 'of unknown version'})"
+            f"{plan.name}: {work.describe()}, on {result.engine.model} "
+            f"(vLLM {result.engine.version or 'of unknown version'})"
         ),
         headings=("arm", *(heading for heading, _ in COLUMNS.values())),
         rows=rows,

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
-from paceline.bench.audits import CONTROL_ARM, OUTPUTS_EQUAL, failed, not_applicable, passed
+from paceline.bench.audits import CONTROL_ARM, ENGINE_REPEATS, OUTPUTS_EQUAL, failed, not_applicable, passed
 from paceline.bench.outputs import OutputComparison, compare_arms
 from paceline.bench.plan import ExperimentPlan
 from paceline.bench.records import AuditResult, Comparison, RequestRecord, Verdict
 
 
 def output_audits(plan: ExperimentPlan, requests: Sequence[RequestRecord]) -> list[AuditResult]:
-    """Return, for each arm but the A/A one, whether its outputs equal the baseline's on the same prompts."""
+    """Return whether the engine repeats itself, and for each arm but the A/A one whether it equals the baseline.
+
+    An output is compared with that of the same prompt: the same block, role and index.
+    """
     base = [record for record in requests if record.arm == plan.baseline.name and not record.warm_up]
     names = [arm.name for arm in plan.all_arms if arm.name != plan.baseline.name]
     by_arm = {name: [record for record in requests if record.arm == name and not record.warm_up] for name in names}
@@ -18,10 +21,28 @@ def output_audits(plan: ExperimentPlan, requests: Sequence[RequestRecord]) -> li
     if control:
         repeats += compare_arms(by_arm[control], base, plan.logprob_tolerance)
     return [
-        _output_audit(name, compare_arms(by_arm[name], base, plan.logprob_tolerance), repeats, plan.logprob_tolerance)
-        for name in names
-        if name != control
+        _repeat_audit(repeats, plan.logprob_tolerance),
+        *(
+            _output_audit(
+                name, compare_arms(by_arm[name], base, plan.logprob_tolerance), repeats, plan.logprob_tolerance
+            )
+            for name in names
+            if name != control
+        ),
     ]
+
+
+def _repeat_audit(repeats: OutputComparison, tolerance: float) -> AuditResult:
+    if not repeats.tokens:
+        reason = "nothing was run twice under the same settings: add controlArm or a warm-up block"
+        return not_applicable(ENGINE_REPEATS, reason)
+    if not repeats.equal:
+        return not_applicable(
+            ENGINE_REPEATS,
+            f"the engine is not deterministic: under the same settings {repeats.wrong} of {repeats.pairs} outputs "
+            f"differ by more than {tolerance:g} ({repeats.summary()})",
+        )
+    return passed(ENGINE_REPEATS, f"the same settings give the same outputs within {tolerance:g}: {repeats.summary()}")
 
 
 def _output_audit(arm: str, outputs: OutputComparison, repeats: OutputComparison, tolerance: float) -> AuditResult:
@@ -30,8 +51,7 @@ def _output_audit(arm: str, outputs: OutputComparison, repeats: OutputComparison
     if not repeats.equal:
         return not_applicable(
             OUTPUTS_EQUAL,
-            f"the engine is not deterministic: under the same settings {repeats.wrong} of {repeats.pairs} outputs "
-            f"differ by more than {tolerance:g} ({repeats.summary()}), so outputs say nothing about the arms",
+            "the engine gives different outputs under the same settings, so they say nothing about the arms",
             arm,
         )
     if not outputs.equal:

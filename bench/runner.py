@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.bench.blocks import BlockFrame, finish_block
-from paceline.bench.capacity import check_capacity
+from paceline.bench.capacity import check_capacity, longest_prompt
 from paceline.bench.clock import RunClock
 from paceline.bench.conclude import conclude
 from paceline.bench.engine import EngineClient, EngineError
@@ -18,6 +18,7 @@ from paceline.bench.mixed_phase import BlockProblemError, BlockSetup, MixedPhase
 from paceline.bench.plan import Arm, ExperimentPlan
 from paceline.bench.protocol import ProgressEvent, ProgressKind, RunSink, SettingsApplier
 from paceline.bench.records import BlockRecord, EngineFingerprint, ExperimentResult, RequestRecord
+from paceline.bench.sizing import size_prompt
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ async def run_experiment(
     places = run_order(plan)
     run.total = len(places)
     await _tell(run, places[0], ProgressKind.RUN_STARTED, f"{len(places)} blocks on {fingerprint.model}")
+    await _size(run, places[0])
     for place in places:
         await _run_block(run, place)
-    result = conclude(plan, fingerprint, run.clock.origin, run.blocks, run.requests)
+    result = conclude(run.plan, fingerprint, run.clock.origin, run.blocks, run.requests)
     await _tell(run, places[-1], ProgressKind.RUN_FINISHED, "all blocks were run")
     return result
 
@@ -98,6 +100,19 @@ def run_order(plan: ExperimentPlan) -> Sequence[ScheduledBlock]:
         ScheduledBlock(position, block, arm, warm_up)
         for position, (block, arm, warm_up) in enumerate([*warm_ups, *measured])
     ]
+
+
+async def _size(run: _Run, place: ScheduledBlock) -> None:
+    """Find the length of the injected prompt where the plan gives a time instead."""
+    work = run.plan.workload
+    if work.target_prefill_seconds is None:
+        return
+    longest = longest_prompt(run.plan, run.fingerprint)
+    found = await size_prompt(run.engine, run.clock, run.prompt_pool, run.run_id, work.target_prefill_seconds, longest)
+    run.plan = run.plan.model_copy(update={"workload": work.sized(found.tokens)})
+    held = f", the longest that the engine holds; {work.target_prefill_seconds:g} s were asked" if found.limited else ""
+    message = f"a prompt of {found.tokens:,} tokens prefills in about {found.seconds:.1f} s{held}"
+    await _tell(run, place, ProgressKind.PROMPT_SIZED, message)
 
 
 async def _run_block(run: _Run, place: ScheduledBlock) -> None:
