@@ -1,0 +1,39 @@
+"""Fixtures of the tests on a real Kubernetes."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from testbed import ApiServer
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    """A real API server with etcd, shared by the session's tests; no kubelet, and no controllers unless started.
+
+    A test that stops or pauses it leaves it ready, and no test takes more than its own namespace, or names of its own.
+    """
+    with ApiServer.running() as server:
+        yield server
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer) -> Iterator[str]:
+    """A namespace of the test's own with its default service account, deleted at the end."""
+    name = f"test-{secrets.token_hex(4)}"
+    api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    api_server.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
+    yield name
+    # Without the namespace controller nobody empties it: the whole cluster goes at the session's end.
+    api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Add the end of the cluster's logs to the report of a failed test."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("api_server")
+    if report.failed and server is not None:
+        report.sections.append(("the cluster's logs", server.logs()))
+    return report

@@ -1,0 +1,3 @@
+module paceline.dev/testcluster/pause
+
+go 1.26.0
