@@ -74,4 +74,4 @@ def cache_folder() -> Path:
 
 def kubernetes_command(name: str) -> Path:
     """Return the path of one of the cluster's commands, built if need be (minutes, the first time)."""
-    return Path(shell_library(f"bash scripts/build_kubernetes.sh {name}")) / name
+    return Path(shell_library(f"bash scripts/build_kubernetes.sh {name}"))
