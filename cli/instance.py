@@ -49,7 +49,10 @@ def phase_of(state: ProfileState, run: RunRecord | None) -> Phase:
 def _alive(run: RunRecord) -> bool:
     # The lock may be held by guards that outlive a killed `up`, whose process id then belongs to nobody, or to another.
     try:
-        born = psutil.Process(run.up_pid).create_time()
+        process = psutil.Process(run.up_pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        born = process.create_time()
     except psutil.NoSuchProcess:
         return False
     return born <= datetime.fromisoformat(run.started_at).timestamp() + CLOCK_SLACK_SECONDS

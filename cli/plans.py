@@ -17,6 +17,12 @@ from paceline.engine_ext.settings import PacingMode, PacingSettings, SloSettings
 
 _SLO: Final = re.compile(r"(?:slo=)?(?P<promise>\d.*ms|\d.*s)")
 
+DEFAULT_NAME: Final = "mixed phase"
+DEFAULT_PREFILL_SECONDS: Final = 10.0
+
+SIZES: Final = frozenset({"injectedPromptTokens", "targetPrefillSeconds"})
+"""The two ways to size the prompt, of which a plan has one."""
+
 
 def arm_of(text: str) -> Arm:
     """Return the arm that `off`, an interval as `4`, or a promise as `80ms` stands for. Raises typer.BadParameter."""
@@ -47,6 +53,23 @@ def read_plan(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _invalid(f"{path} holds no plan: expected a mapping with the fields name, workload, arms")
     return document
+
+
+def merge_plan(document: dict[str, Any], overrides: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's document with fields of the plan and of its workload overruled; without any size, a default one.
+
+    The two ways to size the prompt exclude each other: an override of one drops the other.
+    """
+    merged = {"name": DEFAULT_NAME, **document, **overrides}
+    given = document.get("workload", {})
+    if not isinstance(given, dict):
+        return merged
+    if SIZES & workload.keys():
+        given = {name: value for name, value in given.items() if name not in SIZES}
+    elif not SIZES & given.keys():
+        given = {**given, "targetPrefillSeconds": DEFAULT_PREFILL_SECONDS}
+    merged["workload"] = {"kind": "MixedPhase", **given, **workload}
+    return merged
 
 
 def build_plan(document: dict[str, Any]) -> ExperimentPlan:

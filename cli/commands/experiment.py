@@ -14,7 +14,7 @@ from paceline.cli.commands.report import check_plot_path, fetch, show
 from paceline.cli.errors import CliError
 from paceline.cli.follow import follow
 from paceline.cli.output import OutputFormat, OutputOption, notice_console, print_json, result_console, table
-from paceline.cli.plans import arm_of, build_plan, read_plan
+from paceline.cli.plans import arm_of, build_plan, merge_plan, read_plan
 from paceline.cli.words import describe_pacing
 from paceline.control_api.schemas.experiments import ExperimentDetail, ExperimentStatus, ExperimentSummary
 
@@ -71,6 +71,10 @@ def run(
     ] = None,
     residents: Annotated[int | None, typer.Option(help="Requests that decode throughout.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Length of the prompt that arrives.")] = None,
+    prefill_seconds: Annotated[
+        float | None,
+        typer.Option(help="Instead: how long its unpaced prefill should take; the length is found. [default: 10]"),
+    ] = None,
     resident_prompt_tokens: Annotated[int | None, typer.Option(help="Length of each resident's prompt.")] = None,
     blocks: Annotated[int | None, typer.Option(help="Measured blocks of each arm.")] = None,
     warm_up_blocks: Annotated[int | None, typer.Option(help="Blocks before them that don't count.")] = None,
@@ -88,6 +92,7 @@ def run(
     workload = {
         "residents": residents,
         "injectedPromptTokens": prompt_tokens,
+        "targetPrefillSeconds": prefill_seconds,
         "residentPromptTokens": resident_prompt_tokens,
     }
     overrides: dict[str, Any] = {
@@ -182,20 +187,18 @@ def _plan(path: Path | None, overrides: dict[str, Any], workload: dict[str, Any]
     document = read_plan(path) if path else {}
     if "arms" not in {**document, **overrides}:
         raise typer.BadParameter("say what to compare, as in --arm off --arm 4, or give a plan with --plan FILE")
-    merged = {"name": "mixed phase", **document, **overrides}
-    if workload:
-        given = document.get("workload")
-        merged["workload"] = {"kind": "MixedPhase", **(given if isinstance(given, dict) else {}), **workload}
-    return build_plan(merged)
+    return build_plan(merge_plan(document, overrides, workload))
 
 
 def _size(plan: ExperimentPlan) -> str:
     arms = ", ".join(arm.name for arm in plan.all_arms)
     work = plan.workload
-    return (
-        f"arms {arms}; {plan.blocks} blocks each; {work.residents} residents, "
-        f"a prompt of {work.injected_prompt_tokens} tokens"
+    prompt = (
+        f"a prompt whose unpaced prefill takes about {work.target_prefill_seconds:g} s"
+        if work.injected_prompt_tokens is None
+        else f"a prompt of {work.injected_prompt_tokens} tokens"
     )
+    return f"arms {arms}; {plan.blocks} blocks each; {work.residents} residents, {prompt}"
 
 
 def _watch(client: ApiClient, experiment: ExperimentSummary) -> ExperimentSummary:
