@@ -40,7 +40,8 @@ class EngineConfig(ConfigModel):
     """How engine pods are made, as far as profiles don't say.
 
     `allowed_file_folders` are the node's folders below which `file://` sources may lie. `host_mounts` bring an engine
-    that is not in the image. `run_as_user` and `fs_group` are left out of the pods where they are null.
+    that is not in the image. `admin_host` overrides the pods' addresses, for an operator outside of the pod network.
+    `run_as_user` and `fs_group` are left out of the pods where they are null.
     """
 
     images: dict[Accelerator, str] = {}
@@ -48,6 +49,7 @@ class EngineConfig(ConfigModel):
     python: str = "python3"
     serving_port: Port = 8000
     admin_port: Port = 9000
+    admin_host: str | None = None
     allowed_file_folders: list[AbsolutePath] = []
     host_mounts: list[HostMount] = []
     run_as_user: Annotated[int, Field(ge=1)] | None = 10_001
