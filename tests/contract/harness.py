@@ -1,0 +1,314 @@
+"""Drives vLLM's real scheduler step by step, without an engine: only the model's output is made up.
+
+The token at position p of a sequence is `token_at(p)`, so a duplicated, lost or misplaced token shows.
+"""
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from paceline.engine_ext.scheduler import PacedScheduler
+from paceline.engine_ext.settings import LiveSettings, PacingMode, PacingSettings
+
+BLOCK = 16
+BUDGET = 64
+"""Tokens a step may compute: small, so that prompts of a few hundred tokens have several chunks."""
+
+
+def token_at(position: int) -> int:
+    return 100 + position % 300
+
+
+def fixed(interval: int) -> PacingSettings:
+    return PacingSettings(mode=PacingMode.FIXED, interval=interval)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a test may vary of the engine's configuration."""
+
+    budget: int = BUDGET
+    max_seqs: int = 16
+    blocks: int = 10_000
+    asynchronous: bool = False
+    pipeline: int = 1
+    prefix_caching: bool = False
+    policy: str = "fcfs"
+    drafts: int = 0
+
+    @property
+    def depth(self) -> int:
+        """How many steps the engine has in flight before it waits for the oldest."""
+        return 2 if self.asynchronous or self.pipeline > 1 else 1
+
+
+@cache
+def model_config() -> ModelConfig:
+    """Make the configuration of a small Llama: the scheduler needs a model's shape, never its weights."""
+    folder = Path(mkdtemp(prefix="paceline-contract-"))
+    shape = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 2,
+        "vocab_size": 512,
+        "max_position_embeddings": 65_536,
+        "torch_dtype": "float16",
+    }
+    (folder / "config.json").write_text(json.dumps(shape))
+    return ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16", seed=0)
+
+
+@cache
+def vllm_config(options: Options) -> VllmConfig:
+    model = model_config()
+    parallel = ParallelConfig(pipeline_parallel_size=options.pipeline, distributed_executor_backend="mp")
+    drafts = None
+    if options.drafts:
+        drafts = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=options.drafts,
+            prompt_lookup_max=3,
+            target_model_config=model,
+            target_parallel_config=parallel,
+        )
+    config = VllmConfig(
+        model_config=model,
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=options.prefix_caching),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=options.max_seqs,
+            max_num_batched_tokens=options.budget,
+            max_model_len=model.max_model_len,
+            is_encoder_decoder=False,
+            enable_chunked_prefill=True,
+            policy=options.policy,
+        ),
+        parallel_config=parallel,
+        speculative_config=drafts,
+    )
+    config.cache_config.num_gpu_blocks = options.blocks
+    # The CPU platform turns asynchronous scheduling off; the scheduler's logic does not depend on the device.
+    config.scheduler_config.async_scheduling = options.asynchronous
+    return config
+
+
+def build_scheduler(options: Options, *, stock: bool = False) -> Any:
+    """Build vLLM's own scheduler, or ours as `--scheduler-cls` would."""
+    config = vllm_config(options)
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(BLOCK, num_kv_heads=1, head_size=1, dtype=_dtype()))]
+    cls = PacedScheduler if not stock else AsyncScheduler if options.asynchronous else Scheduler
+    return cls(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        hash_block_size=BLOCK,
+        log_stats=True,
+    )
+
+
+def _dtype() -> Any:
+    return model_config().dtype
+
+
+@dataclass
+class Step:
+    """One step as the scheduler decided it, with what was known before the decision."""
+
+    tokens: dict[str, int]
+    prefills: dict[str, int]
+    decoders: set[str]
+    preempted: list[str]
+    exempt: set[str]
+    could_work: bool
+
+    @property
+    def is_mixed(self) -> bool:
+        return bool(self.decoders and self.prefills)
+
+
+@dataclass
+class Driver:
+    """An engine's loop around a scheduler: schedules, makes up the model's output, hands it back in order.
+
+    `seconds` advances by `step_seconds` of a step's tokens, in virtual time.
+    """
+
+    options: Options = field(default_factory=Options)
+    pacing: PacingSettings = field(default_factory=PacingSettings)
+    stock: bool = False
+    wrong_drafts_from: int = 1
+    seconds: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+    outputs: dict[str, list[int]] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    revision: int = 0
+
+    def __post_init__(self) -> None:
+        init_none_hash(sha256)
+        self.hasher = get_request_block_hasher(BLOCK, sha256) if self.options.prefix_caching else None
+        self.scheduler = build_scheduler(self.options, stock=self.stock)
+        self.in_flight: deque[tuple[Any, ModelRunnerOutput]] = deque()
+        if not self.stock:
+            self.scheduler.clock = lambda: self.seconds
+            self.set_pacing(self.pacing)
+
+    def set_pacing(self, pacing: PacingSettings) -> None:
+        self.revision += 1
+        self.scheduler.apply_settings(LiveSettings(revision=self.revision, pacing=pacing))
+
+    def add(
+        self, name: str, prompt: int, max_tokens: int = 1_000, *, priority: int = 0, salt: int | None = None
+    ) -> None:
+        """Send a request; prompts differ from each other unless they are given the same `salt`."""
+        offset = salt if salt is not None else 1 + len(self.requests)
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0.0)
+        params.update_from_generation_config({}, eos_token_id=2)
+        request = Request(
+            request_id=name,
+            prompt_token_ids=[(offset * 31 + position) % 90 for position in range(prompt)],
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=float(len(self.requests)),
+            priority=priority,
+            block_hasher=self.hasher,
+        )
+        self.requests[name] = request
+        self.outputs[name] = []
+        self.scheduler.add_request(request)
+
+    def abort(self, name: str) -> None:
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        self.finished.add(name)
+
+    @property
+    def unfinished(self) -> set[str]:
+        return set(self.requests) - self.finished
+
+    def step(self, times: int = 1) -> Step:
+        for _ in range(times):
+            self._one_step()
+        return self.steps[-1]
+
+    def run_until_done(self, limit: int) -> None:
+        while self.unfinished:
+            assert len(self.steps) < limit, f"unfinished after {limit} steps: {self.unfinished}"
+            self._one_step()
+        while self.in_flight:
+            self._process()
+        self._one_step()  # flushes the ids of the finished requests, as an engine does
+
+    def _one_step(self) -> None:
+        scheduler = self.scheduler
+        before = list(scheduler.running)
+        decoders = {r.request_id for r in before if self._decodes(r)}
+        could_work = self._could_work(before)
+        computed = {name: r.num_computed_tokens for name, r in self.requests.items()}
+        preemptions = {name: r.num_preemptions for name, r in self.requests.items()}
+        output = scheduler.schedule()
+        tokens = dict(output.num_scheduled_tokens)
+        preempted = [name for name, r in self.requests.items() if r.num_preemptions > preemptions[name]]
+        known = {name: len(self.requests[name].all_token_ids) for name in tokens}
+        new = {r.req_id for r in output.scheduled_new_reqs} | set(output.scheduled_cached_reqs.resumed_req_ids)
+        prefills = {n: c for n, c in tokens.items() if n in new or computed[n] < known[n] - 1}
+        exempt = {name for name in prefills if preemptions[name] > 0}
+        self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, could_work))
+        self.in_flight.append((output, self._model_output(output)))
+        if len(self.in_flight) >= self.options.depth:
+            self._process()
+
+    def _decodes(self, request: Request) -> bool:
+        name, seen = request.request_id, len(self.outputs[request.request_id])
+        coming = sum(bool(runner.sampled_token_ids[runner.req_id_to_index[name]])
+                     for _, runner in self.in_flight if name in runner.req_id_to_index)  # fmt: skip
+        caught_up = request.num_computed_tokens >= len(request.all_token_ids) + coming - 1
+        return seen > 0 and caught_up and seen + coming < request.max_tokens
+
+    def _could_work(self, running: list[Request]) -> bool:
+        free = self.scheduler.max_num_running_reqs > len(running) and bool(self.scheduler.waiting)
+        return free or any(r.num_computed_tokens < r.num_tokens for r in running)
+
+    def _model_output(self, output: Any) -> ModelRunnerOutput:
+        names = list(output.num_scheduled_tokens)
+        sampled = []
+        for name in names:
+            request = self.requests[name]
+            drafts = output.scheduled_spec_decode_tokens.get(name, [])
+            assert all(token >= 0 for token in drafts), "a placeholder reached the model"
+            sampled.append([] if request.is_prefill_chunk else self._sample(request, drafts))
+        self.seconds += self.step_seconds(output)
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+
+    def _sample(self, request: Request, drafts: list[int]) -> list[int]:
+        first = request.num_computed_tokens - len(drafts)
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == token_at(first + accepted):
+            accepted += 1
+        return [token_at(first + index) for index in range(accepted + 1)]
+
+    def step_seconds(self, output: Any) -> float:
+        return 0.1 + 0.01 * output.total_num_scheduled_tokens
+
+    def _process(self) -> None:
+        output, runner = self.in_flight.popleft()
+        for answers in self.scheduler.update_from_output(output, runner).values():
+            for answer in answers.outputs:
+                self.outputs[answer.request_id].extend(answer.new_token_ids)
+                if answer.finish_reason is not None:
+                    self.finished.add(answer.request_id)
+        if self.options.drafts:
+            self._draft(runner)
+
+    def _draft(self, runner: ModelRunnerOutput) -> None:
+        names = [name for name, sampled in zip(runner.req_ids, runner.sampled_token_ids, strict=True) if sampled]
+        drafts = []
+        for name in names:
+            start = len(self.requests[name].all_token_ids)
+            right = [token_at(start + index) for index in range(self.wrong_drafts_from)]
+            drafts.append((right + [99] * self.options.drafts)[: self.options.drafts])
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
+
+    # -- what tests ask ------------------------------------------------------------------------------------------
+
+    def chunk_steps(self, name: str) -> list[int]:
+        """Return the numbers, from 1, of the steps that computed a part of the request's prompt."""
+        return [number for number, step in enumerate(self.steps, 1) if name in step.prefills]
+
+    def chunks(self, name: str) -> list[int]:
+        return [step.prefills[name] for step in self.steps if name in step.prefills]
+
+    @property
+    def free_blocks(self) -> int:
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def assert_whole(self, name: str) -> None:
+        """Assert that a finished request's output has every token once and in its place."""
+        request = self.requests[name]
+        start = request.num_prompt_tokens
+        assert self.outputs[name] == [token_at(start + index) for index in range(request.max_tokens)]
