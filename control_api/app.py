@@ -16,8 +16,10 @@ from paceline.control_api.middleware import BodyLimit, RequestContext
 from paceline.control_api.profiles.engine_client import EngineClient
 from paceline.control_api.profiles.local import LocalStore
 from paceline.control_api.profiles.local_files import LocalFiles
-from paceline.control_api.routes import health, profiles
+from paceline.control_api.routes import experiments, health, profiles
 from paceline.control_api.schemas.common import Problem
+from paceline.control_api.services.progress import ProgressHub
+from paceline.control_api.services.worker import ExperimentWorker
 
 
 def create_app(config: ApiConfig) -> FastAPI:
@@ -36,8 +38,14 @@ def create_app(config: ApiConfig) -> FastAPI:
     )
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        hub = ProgressHub(context.database)
+        worker = ExperimentWorker(context, hub)
+        app.state.hub, app.state.worker = hub, worker
+        worker.start()
         yield
+        await worker.stop()
+        await hub.close()
         await context.store.close()
         await context.database.close()
 
@@ -54,7 +62,8 @@ def create_app(config: ApiConfig) -> FastAPI:
     app.state.tokens = context.tokens
     problems.install(app)
     app.include_router(health.router)
-    app.include_router(profiles.router, dependencies=[Depends(require_token)])
+    for router in (profiles.router, experiments.router):
+        app.include_router(router, dependencies=[Depends(require_token)])
     _describe_problems(app)
     # The last one added sees a request first.
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)

@@ -13,6 +13,8 @@ from sqlalchemy.exc import ArgumentError
 from paceline.control_api.errors import StartupError
 
 PREFIX: Final = "PACELINE_API_"
+CLIENT_VARIABLE: Final = "PACELINE_API_URL"
+"""Tells the commands where the control API is, and means nothing to the control API itself."""
 
 
 class ProfileStoreKind(StrEnum):
@@ -92,7 +94,9 @@ class ApiConfig(BaseModel):
     def from_environment(cls, environment: Mapping[str, str]) -> "ApiConfig":
         """Read `PACELINE_API_*`; an unknown variable of that prefix is an error, since it is most likely a typo."""
         values = {
-            name.removeprefix(PREFIX).lower(): value for name, value in environment.items() if name.startswith(PREFIX)
+            name.removeprefix(PREFIX).lower(): value
+            for name, value in environment.items()
+            if name.startswith(PREFIX) and name != CLIENT_VARIABLE
         }
         try:
             return cls.model_validate(values)

@@ -48,7 +48,8 @@ class ExperimentRow(Base):
     """One experiment: what was asked, who runs it, how far it is, and how it ended.
 
     `runner_id` and `lease_until` say which process runs it and until when that process must have renewed its claim;
-    `settings_before` is what the profile is put back to at the end.
+    `settings_before` is what the profile is put back to at the end, which `restore_pending` says is still to be done.
+    `version` grows with every change that a watcher is told of.
     """
 
     __tablename__ = "experiments"
@@ -83,7 +84,7 @@ class ExperimentRow(Base):
     runner_id: Mapped[str | None] = mapped_column(String(64))
     lease_until: Mapped[datetime | None]
     settings_before: Mapped[Document | None]
-    settings_applied: Mapped[Document | None]
+    restore_pending: Mapped[bool] = mapped_column(default=False)
     progress: Mapped[Document | None]
     version: Mapped[int] = mapped_column(Integer, default=0)
     idempotency_key: Mapped[str | None] = mapped_column(String(255), unique=True)

@@ -50,6 +50,13 @@ class LiveState:
             engines=list(self.engines),
         )
 
+    @property
+    def silent(self) -> str | None:
+        """Why no engine answers; None where one does, whatever it runs."""
+        if any(engine.revision is not None for engine in self.engines):
+            return None
+        return self.lagging()
+
     def lagging(self) -> str:
         """Name the engines that don't run the wanted settings, each with what it said."""
         late = [

@@ -3,7 +3,8 @@
 import structlog
 
 from paceline.control_api.context import AppContext
-from paceline.control_api.errors import ProblemError
+from paceline.control_api.errors import ProblemError, conflict
+from paceline.control_api.models import runs
 from paceline.control_api.profiles.base import Change, LiveState, ProfileKey
 
 _log = structlog.get_logger(__name__)
@@ -13,9 +14,13 @@ async def change(context: AppContext, key: ProfileKey, wanted: Change, wait_seco
     """Change a profile's pacing and wait for its engines; count and log how it went.
 
     Raises:
-        ProblemError: what the store raises.
+        ProblemError: 409 while an experiment measures the profile; what the store raises.
     """
+    async with context.database.read() as session:
+        running = await runs.running_on(session, (key.namespace, key.name))
     try:
+        if running is not None:
+            raise _measured(running.id, key)
         state = await context.store.change(key, wanted, wait_seconds)
     except ProblemError as problem:
         context.metrics.pacing_changes.labels("refused").inc()
@@ -32,3 +37,11 @@ async def change(context: AppContext, key: ProfileKey, wanted: Change, wait_seco
         lagging=None if state.applied else state.lagging(),
     )
     return state
+
+
+def _measured(experiment_id: str, key: ProfileKey) -> ProblemError:
+    detail = (
+        f"the experiment {experiment_id} is measuring {key} and changes its pacing itself: wait for its end, or "
+        f"stop it with POST /v1/experiments/{experiment_id}/cancel. Nothing was changed"
+    )
+    return conflict("experiment-running", detail, experiment=experiment_id)

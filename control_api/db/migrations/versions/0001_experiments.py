@@ -30,7 +30,7 @@ def upgrade() -> None:
         sa.Column("runner_id", sa.String(length=64), nullable=True),
         sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("settings_before", sa.JSON(), nullable=True),
-        sa.Column("settings_applied", sa.JSON(), nullable=True),
+        sa.Column("restore_pending", sa.Boolean(), nullable=False),
         sa.Column("progress", sa.JSON(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("idempotency_key", sa.String(length=255), nullable=True),
