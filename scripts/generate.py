@@ -9,7 +9,7 @@ from paceline.operator.api.crd import crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED: dict[str, Callable[[], str]] = {
-    "charts/paceline/crds/paceline.dev_inferenceprofiles.yaml": crd_yaml,
+    "charts/paceline/files/paceline.dev_inferenceprofiles.yaml": crd_yaml,
 }
 
 
