@@ -97,7 +97,8 @@ def _tokens(choice: dict[str, Any]) -> tuple[int | None, tuple[int, ...], tuple[
 
 def _spelled_ids(spelled: list[str]) -> tuple[int, ...]:
     numbers = [token.removeprefix(TOKEN_ID_PREFIX) for token in spelled if token.startswith(TOKEN_ID_PREFIX)]
-    return tuple(int(number) for number in numbers) if len(numbers) == len(spelled) else ()
+    told = len(numbers) == len(spelled) and all(number.isdecimal() for number in numbers)
+    return tuple(int(number) for number in numbers) if told else ()
 
 
 def _usage(usage: dict[str, Any] | None) -> Usage | None:
