@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from paceline.operator.metrics import API_CALLS, CRD_OUTDATED, LEADER
 from paceline.operator.operator_key import operator_key
 
 _RETRY_SECONDS: Final = 5.0
+CONFIG_VARIABLE: Final = "PACELINE_OPERATOR_CONFIG"
 SUCCEEDED_STATUS: Final = 3
 """Exit status of an operator that lost its leadership; its successor is at work, and Kubernetes starts it anew."""
 
@@ -151,11 +153,16 @@ async def _main(config: OperatorConfig, kubeconfig: Path | None, identity: str) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the operator; the exit status is 0 after SIGTERM, 2 for a faulty configuration, 3 when succeeded."""
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.operator.main",
+        prog="python -m paceline.operator",
         description=__doc__,
-        epilog="example: python -m paceline.operator.main --config operator.yaml --kubeconfig ~/.kube/config",
+        epilog="example: python -m paceline.operator --config operator.yaml --kubeconfig ~/.kube/config",
     )
-    parser.add_argument("--config", type=Path, help="YAML file with the operator's configuration")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get(CONFIG_VARIABLE),
+        help=f"YAML file with the operator's configuration (default: the one that {CONFIG_VARIABLE} names, or none)",
+    )
     parser.add_argument("--kubeconfig", type=Path, help="reach the cluster by this file, not as a pod of it")
     parser.add_argument(
         "--identity", default=f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}", help="name in the Lease"
@@ -164,12 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     set_up_logs(options.log_level)
     try:
-        config = OperatorConfig.from_yaml(options.config.read_text() if options.config else "")
+        config = OperatorConfig.from_yaml(Path(options.config).read_text() if options.config else "")
         return asyncio.run(_main(config, options.kubeconfig, options.identity))
     except (OSError, ValueError, ConnectionSettingsError) as error:
         print(f"paceline operator: {error}", file=sys.stderr)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -72,10 +72,11 @@ class _Converter:
     def _property(self, node: Schema, seen: tuple[str, ...]) -> Schema:
         result = self.convert(node, None, seen)
         default = node.get("default")
-        # An empty list or map adds nothing to an object; a nested object gets its own fields' defaults through {}.
+        # An empty list or map adds nothing to an object. A nested object's default is written out: the API server
+        # checks it against the rules before it would fill it.
         if "properties" in result:
             if default is not None:
-                result["default"] = {}
+                result["default"] = _filled(result)
         elif default not in (None, [], {}):
             result["default"] = default
         return result
@@ -94,6 +95,10 @@ class _Converter:
             outer = {key: value for key, value in node.items() if key != "$ref"}
             return self._resolve(self._definitions[name] | outer, name, seen)
         return node, type_name
+
+
+def _filled(schema: Schema) -> Schema:
+    return {name: child["default"] for name, child in schema["properties"].items() if "default" in child}
 
 
 def _one_line(docstring: str) -> str:

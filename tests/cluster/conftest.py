@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+from oplab import Api, profile_api
 
 from testbed import ApiServer
 
@@ -27,6 +28,22 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
     yield name
     # Without the namespace controller nobody empties it: the whole cluster goes at the session's end.
     api_server.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def admin(api_server: ApiServer) -> Iterator[Api]:
+    """The administrator's client of a server that has the InferenceProfile definition."""
+    with profile_api(api_server) as api:
+        yield api
+
+
+@pytest.fixture
+def space(admin: Api) -> Iterator[str]:
+    """A namespace of the test's own, made and removed without a process; it has no service account."""
+    name = f"test-{secrets.token_hex(4)}"
+    admin.call("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    admin.call("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.hookimpl(wrapper=True)
