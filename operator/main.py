@@ -153,9 +153,9 @@ async def _main(config: OperatorConfig, kubeconfig: Path | None, identity: str) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the operator; the exit status is 0 after SIGTERM, 2 for a faulty configuration, 3 when succeeded."""
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.operator",
+        prog="python -m paceline.operator.main",
         description=__doc__,
-        epilog="example: python -m paceline.operator --config operator.yaml --kubeconfig ~/.kube/config",
+        epilog="example: python -m paceline.operator.main --config operator.yaml --kubeconfig ~/.kube/config",
     )
     parser.add_argument(
         "--config",
@@ -176,3 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, ConnectionSettingsError) as error:
         print(f"paceline operator: {error}", file=sys.stderr)
         return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

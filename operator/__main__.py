@@ -1,7 +1,0 @@
-"""`python -m paceline.operator`."""
-
-import sys
-
-from paceline.operator.main import main
-
-sys.exit(main())
