@@ -5,7 +5,7 @@ A position p is a count of tokens: the state at p is the state after the first p
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -63,17 +63,32 @@ class SpanLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlan:
-    """One pass over tokens [start, end) that exports the states at `targets`, all strictly inside."""
+    """One pass over tokens [start, end) that exports the states at `targets`, all strictly inside.
+
+    `spare` are those of the targets that stock vLLM would not have kept: the first to go when memory is short.
+    """
 
     request_id: str
     start: int
     end: int
     targets: tuple[int, ...]
+    spare: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
         """Tokens of the pass."""
         return self.end - self.start
+
+    @property
+    def needed(self) -> int:
+        """How many of the targets stock vLLM would have kept as well."""
+        return len(self.targets) - len(self.spare)
+
+    def with_spare(self, count: int) -> "SpanPlan":
+        """Return the plan with its last `count` spare targets only."""
+        spare = self.spare[len(self.spare) - count :]
+        dropped = set(self.spare) - set(spare)
+        return replace(self, targets=tuple(p for p in self.targets if p not in dropped), spare=spare)
 
     def columns(self, block_tokens: int) -> "Columns":
         """Return the block table columns that the pass reads and writes; column c is the state at (c+1) blocks."""
@@ -120,10 +135,11 @@ def plan_span(
     if len(needed) > MAX_TARGETS:
         return Refusal.TOO_MANY_STOPS
     optional = [position for position in reversed(wished) if position not in needed]
-    targets = tuple(sorted([*needed, *optional[: MAX_TARGETS - len(needed)]]))
+    spare = tuple(sorted(optional[: MAX_TARGETS - len(needed)]))
+    targets = tuple(sorted([*needed, *spare]))
     if any((target - start) % limits.cut_tokens for target in targets):
         return Refusal.UNALIGNED_CUT
-    return SpanPlan(request_id, start, end, targets)
+    return SpanPlan(request_id, start, end, targets, spare)
 
 
 def prefill_spans(

@@ -65,7 +65,7 @@ def test_the_passes_of_the_worked_prompts(prompt, ladder, coalesced):
 )
 def test_targets_and_columns_of_the_last_span(prompt, start, grids, targets, columns):
     plan = plan_span("a", start, prompt, prompt, grids, LIMITS)
-    assert plan == SpanPlan("a", start, prompt, targets)
+    assert plan == SpanPlan("a", start, prompt, targets, spare=targets)
     assert plan.columns(B) == columns
 
 
@@ -95,6 +95,15 @@ def test_a_page_that_is_no_multiple_of_the_kernel_chunk_is_refused():
 def test_a_junction_takes_the_place_of_the_coarsest_retained_state():
     plan = plan_span("a", 8192, 16228, 16228, DCP4_DROP, LIMITS, stops=(15872, 9216))
     assert plan.targets == (9216, 14336, 15360, 15872)
+    assert plan.spare == (14336, 15360)
+    assert plan.needed == 2
+
+
+def test_spare_targets_are_given_up_from_the_lowest():
+    plan = plan_span("a", 8192, 16228, 16228, DCP4_DROP, LIMITS, stops=(15872,))
+    assert plan.with_spare(3) == plan
+    assert plan.with_spare(1) == SpanPlan("a", 8192, 16228, (15360, 15872), (15360,))
+    assert plan.with_spare(0) == SpanPlan("a", 8192, 16228, (15872,), ())
 
 
 def test_stops_outside_the_span_are_not_exported():

@@ -1,0 +1,97 @@
+"""The cache manager of recurrent state that gives a planned span a block for each state it exports."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+
+from paceline.engine_ext.coalescing.plan import SpanPlan
+
+
+class CoalescingMambaManager(MambaManager):
+    """vLLM's manager of recurrent state; a plan lives from `expect` to the allocation that it is for.
+
+    A span without a plan takes vLLM's own path, unchanged.
+    """
+
+    __wrapped__ = MambaManager  # `inspect` finds the source that `compat` checks, also once this class took its name
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._plan: SpanPlan | None = None
+        self._exports: dict[int, Any] = {}
+
+    def expect(self, plan: SpanPlan) -> None:
+        """Prepare for the allocation of a planned span."""
+        self._plan = plan
+        self._exports = {}
+
+    def withdraw(self) -> dict[int, Any]:
+        """Forget the plan; return the blocks of its states by position, empty when it was never used."""
+        self._plan = None
+        exports, self._exports = self._exports, {}
+        return exports
+
+    def _planned(self, request_id: str, end: int) -> SpanPlan | None:
+        """Return the plan of a request's span that really ends where the plan does."""
+        plan = self._plan
+        return plan if plan is not None and (plan.request_id, plan.end) == (request_id, end) else None
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[Any],
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
+        prefill_end: int = 0,
+    ) -> int:
+        """Count the blocks that an allocation takes, with those of a plan's targets."""
+        count = super().get_num_blocks_to_allocate(
+            request_id,
+            num_tokens,
+            new_computed_blocks,
+            total_computed_tokens,
+            num_local_computed_tokens,
+            num_tokens_main_model,
+            apply_admission_cap,
+            prefill_end,
+        )
+        plan = None if apply_admission_cap else self._planned(request_id, num_tokens_main_model)
+        return count if plan is None else count + len(plan.targets)
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int) -> list[Any]:
+        """Append a request's new columns; a plan's targets get fresh blocks where stock leaves empty columns."""
+        plan = self._planned(request_id, num_tokens_main_model)
+        blocks = self.req_to_blocks[request_id]
+        known = len(blocks)
+        new_blocks = super().allocate_new_blocks(request_id, num_tokens, num_tokens_main_model)
+        if plan is None:
+            return new_blocks
+        columns = plan.columns(self.block_size)
+        if len(blocks) != columns.final + 1 or any(c < known or not blocks[c].is_null for c in columns.targets):
+            raise RuntimeError(f"the block table of {request_id} does not fit its plan {plan}: {known} columns known")
+        fresh = self.block_pool.get_new_blocks(len(columns.targets))
+        for column, block in zip(columns.targets, fresh, strict=True):
+            blocks[column] = block
+        self._exports = dict(zip(plan.targets, fresh, strict=True))
+        return blocks[known:]
+
+    def cache_blocks(
+        self,
+        request: Any,
+        num_tokens: int,
+        retention_interval: int | None = None,
+        *,
+        replay_boundaries: Sequence[int],
+    ) -> None:
+        """Publish a request's states, with those of its plan once it has their blocks; the plan ends here.
+
+        `num_tokens` may be less than the plan's end: vLLM publishes whole blocks.
+        """
+        targets: tuple[int, ...] = ()
+        if self._plan is not None and self._exports and self._plan.request_id == request.request_id:
+            targets, self._plan = self._plan.targets, None
+        super().cache_blocks(request, num_tokens, retention_interval, replay_boundaries=[*replay_boundaries, *targets])

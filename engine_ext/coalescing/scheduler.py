@@ -1,0 +1,146 @@
+"""The scheduler's part of coalescing, as a mixin: chooses the span, and hands its plan to the caches and the worker."""
+
+from typing import Any, Final
+
+from vllm.logger import init_logger
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from paceline.engine_ext import compat
+from paceline.engine_ext.coalescing import admission
+from paceline.engine_ext.coalescing.manager import CoalescingMambaManager
+from paceline.engine_ext.coalescing.plan import Grids, Refusal, SpanLimits, SpanPlan, plan_span
+from paceline.engine_ext.coalescing.report import CoalescingCounters
+from paceline.engine_ext.coalescing.spare import SparePool
+from paceline.engine_ext.settings import FinalChunk, LiveSettings
+
+logger = init_logger("vllm.paceline")
+
+PLAN_ATTRIBUTE: Final = "paceline_span_plan"
+"""Where a step's SchedulerOutput carries its plan to the workers."""
+COARSE_BLOCKS: Final = 4
+"""Blocks of the coarse grid: the source's geometry, four ranks that share one sequence."""
+
+
+class CoalescingMixin(Scheduler):
+    """Runs a prompt's last span in one pass where it can; put it before vLLM's `AsyncScheduler` among the bases.
+
+    With `coalescing.finalChunk` Disabled every call goes to vLLM's own scheduler, unchanged.
+    """
+
+    live: LiveSettings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.coalescing_counters = CoalescingCounters()
+        coordinator = self.kv_cache_manager.coordinator
+        self._states = [m for m in coordinator.single_type_managers if isinstance(m, CoalescingMambaManager)]
+        self._spare_pool = coordinator.block_pool if isinstance(coordinator.block_pool, SparePool) else None
+        self.coalescing_obstacles: tuple[str, ...] = (*compat.problems("coalescing"), *admission.engine_obstacles(self))
+        if not self.coalescing_obstacles and (not self._states or self._spare_pool is None):
+            self.coalescing_obstacles = ("vLLM built its caches before the plugin was loaded",)
+        block = self.cache_config.block_size
+        self.coalescing_grids = Grids(block, COARSE_BLOCKS * block, keeps_previous=True)
+        self._span_plan: SpanPlan | None = None
+
+    def coalescing_report(self) -> dict[str, Any]:
+        """Return what coalescing did, and why it can't do anything on this engine if so."""
+        return {**self.coalescing_counters.to_wire(), "obstacles": list(self.coalescing_obstacles)}
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Schedule a step; its output carries the plan of the span that runs in it."""
+        output = super().schedule(*args, **kwargs)
+        plan, self._span_plan = self._span_plan, None
+        if plan is not None:
+            self._settle(plan, output)
+        return output
+
+    def _mamba_block_aligned_split(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_local_computed_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+    ) -> int:
+        """Return how many of the new tokens this step computes: a whole planned span, or what stock vLLM would."""
+        stock = super()._mamba_block_aligned_split
+        known = num_new_local_computed_tokens + num_external_computed_tokens
+        if self._spare_pool is not None and self._spare_pool.spares and num_new_local_computed_tokens:
+            self._keep_hit(self._spare_pool, request, num_new_local_computed_tokens)
+        start = request.num_computed_tokens + known
+        disabled = self.live.coalescing.final_chunk is FinalChunk.DISABLED
+        if disabled or num_new_tokens <= 0 or start >= request.num_prompt_tokens:
+            return stock(request, num_new_tokens, num_new_local_computed_tokens, num_external_computed_tokens)
+        plan = self._plan(request, start, start + num_new_tokens, num_external_computed_tokens)
+        if isinstance(plan, Refusal):
+            self.coalescing_counters.refused[plan] += 1
+            return stock(request, num_new_tokens, num_new_local_computed_tokens, num_external_computed_tokens)
+        self._span_plan = plan
+        for states in self._states:
+            states.expect(plan)
+        return plan.tokens
+
+    # -- the decision --------------------------------------------------------------------------------------------
+
+    def _plan(self, request: Any, start: int, end: int, external_tokens: int) -> SpanPlan | Refusal:
+        if self.coalescing_obstacles:
+            return Refusal.SPECULATIVE_DECODING if self.num_spec_tokens else Refusal.UNSUPPORTED_ENGINE
+        settings = self.live.coalescing
+        refusal = admission.request_refusal(request, external_tokens)
+        refusal = refusal or admission.company_refusal(self, request, settings.admission)
+        if refusal is not None:
+            return refusal
+        block = self.cache_config.block_size
+        prompt = request.num_prompt_tokens
+        if end < prompt:
+            end = end // block * block
+        stops = ((prompt - 1) // block * block, request.shared_prefix_boundary // block * block)
+        limits = SpanLimits(settings.max_span_tokens, admission.CUT_TOKENS)
+        plan = plan_span(request.request_id, start, end, prompt, self.coalescing_grids, limits, stops)
+        return plan if isinstance(plan, Refusal) else self._fit(plan)
+
+    def _fit(self, plan: SpanPlan) -> SpanPlan | Refusal:
+        """Return the plan with as many spare states as fit in memory that stock vLLM would leave unused.
+
+        Counts as if the request held none of the prompt's blocks yet unless it runs already, which errs upwards.
+        """
+        pool = self._spare_pool
+        assert pool is not None
+        groups = len(self._states)
+        blocks = groups * (2 + plan.needed) + self.kv_cache_manager.watermark_blocks
+        for manager in self.kv_cache_manager.coordinator.single_type_managers:
+            if not isinstance(manager, CoalescingMambaManager):
+                held = len(manager.req_to_blocks.get(plan.request_id, ()))
+                blocks += max(0, cdiv(plan.end, manager.block_size) - held)
+        if blocks > pool.get_num_free_blocks():
+            return Refusal.NO_FREE_BLOCKS
+        clean = pool.clean_blocks(blocks + groups * len(plan.spare)) - blocks
+        fitting = plan.with_spare(max(0, min(len(plan.spare), clean // groups)))
+        return fitting if fitting.targets else Refusal.NO_FREE_BLOCKS
+
+    def _keep_hit(self, pool: SparePool, request: Any, hit_tokens: int) -> None:
+        """Make a spare state an ordinary one when stock vLLM would have had to make it for this request.
+
+        That is so when the request shares no more than the hit: then stock computes, and keeps, that very state.
+        """
+        if request.shared_prefix_boundary > hit_tokens:
+            return
+        block_hash = request.block_hashes[hit_tokens // pool.hash_block_size - 1]
+        hit = pool.get_cached_block(block_hash, [states.kv_cache_group_id for states in self._states])
+        pool.keep(hit or ())
+
+    # -- after the step was scheduled ----------------------------------------------------------------------------
+
+    def _settle(self, plan: SpanPlan, output: Any) -> None:
+        """Pass a plan on to the workers, or take everything back when its span was not scheduled after all."""
+        exports = [states.withdraw() for states in self._states]
+        pool = self._spare_pool
+        assert pool is not None
+        if output.num_scheduled_tokens.get(plan.request_id) != plan.tokens:
+            # A span preempted in its own step: its states are published and will never be written.
+            pool.evict_blocks({block.block_id for blocks in exports for block in blocks.values()})
+            self.coalescing_counters.refused[Refusal.NO_FREE_BLOCKS] += 1
+            return
+        pool.lend(blocks[position] for position in plan.spare for blocks in exports)
+        setattr(output, PLAN_ATTRIBUTE, plan)
+        self.coalescing_counters.planned(plan)
