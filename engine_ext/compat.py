@@ -77,6 +77,72 @@ HOOKS: Final = (
         "asks one engine core, so that the others' answers don't hide the one that is late",
         {"72f6f12f61197b0f": "0.32.0"},
     ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.sched.scheduler:Scheduler._mamba_block_aligned_split",
+        "overridden: a planned span is not split",
+        {"b2a08c774ae495bf": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",
+        "counts, allocates and publishes blocks in this order, once a span",
+        {"8c60d937fd9eb0c8": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.cache_blocks",
+        "publishes the states at the boundaries it is given",
+        {"973ea9fec0745c95": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager",
+        "subclassed: a planned span gets a block for each state it exports",
+        {"e645e8f0cace2d70": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.block_pool:BlockPool",
+        "subclassed: spare states are the first to be evicted",
+        {"955b5845abc85657": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue",
+        "read for blocks that hold nothing",
+        {"9849f2e9a6e41fba": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.core.sched.output:SchedulerOutput",
+        "carries the plan to the workers",
+        {"97fb4463a2eda132": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.worker.gpu_worker:Worker.execute_model",
+        "wrapped: every state of a plan must be written when it ends",
+        {"782126ba48e7e116": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.worker.mamba_utils:preprocess_mamba",
+        "copies a span's first state to its last column before the pass",
+        {"2eed1bcbe40ca1ef": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadataBuilder.build",
+        "wrapped: finds the planned row and the blocks of its states",
+        {"021e33d16571dabe": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention:_cpu_gdn_attention_nonspec",
+        "wrapped: exports states on CPU",
+        {"f9692f0776d8adfa": "0.32.0"},
+    ),
 )
 """Everything that this package replaces or relies on beyond vLLM's published interfaces."""
 

@@ -26,8 +26,10 @@ def register() -> None:
     from vllm.v1.engine.core import EngineCore  # here: vLLM may load plugins while it imports its core
 
     from paceline.engine_ext import utility
+    from paceline.engine_ext.coalescing import patches
 
     utility.install(EngineCore)
+    patches.install()
 
 
 def check_start() -> None:

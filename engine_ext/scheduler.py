@@ -1,8 +1,7 @@
 """The scheduler that `--scheduler-cls` names: vLLM's own, with Paceline's mixins before it.
 
-Final-chunk coalescing hooks in here: its mixin overrides `_mamba_block_aligned_split` and stands between
-`PacingMixin` and vLLM's scheduler. That method is called for held requests too, with 0 new tokens, which it must
-return unchanged. Live settings are in `self.live`.
+Pacing comes first: it decides whether prefills run in a step. Coalescing decides how far a prefill that runs goes. Both
+read the live settings in `self.live`.
 """
 
 from typing import Any, Self
@@ -10,10 +9,11 @@ from typing import Any, Self
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from paceline.engine_ext.coalescing.scheduler import CoalescingMixin
 from paceline.engine_ext.pacing.mixin import PacingMixin
 
 
-class PacedScheduler(PacingMixin, AsyncScheduler):
+class PacedScheduler(PacingMixin, CoalescingMixin, AsyncScheduler):
     """The scheduler for engines that schedule asynchronously; makes a `SynchronousPacedScheduler` for those that don't.
 
     vLLM takes one class by name for both, and an asynchronous scheduler on a synchronous engine would leave the
