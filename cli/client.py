@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from paceline.cli.errors import CliError, ExitCode
 from paceline.cli.instance import ApiAddress
@@ -44,6 +45,18 @@ class ApiClient:
     def get(self, path: str, **parameters: str | int) -> Any:
         """Return the JSON document at a path."""
         return self.send("GET", path, params=parameters).json()
+
+    def read[Model: BaseModel](self, model: type[Model], document: Any) -> Model:
+        """Return an answer's document as one of our types; an API of another version may answer with other fields."""
+        try:
+            return model.model_validate(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise CliError(
+                f"the control API at {self.url} answers in another version's words ({where}: {first['msg']})",
+                advice="Use the `paceline` of its version; after an upgrade, start the profile anew.",
+            ) from None
 
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request and return its successful response."""

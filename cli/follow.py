@@ -1,17 +1,17 @@
 """Follows an experiment's progress over Server-Sent Events until it ends."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Final, Self
 
 import httpx
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from paceline.bench.protocol import ProgressKind
 from paceline.bench.sse import EventStreamDecoder
 from paceline.cli.client import ApiClient, check
-from paceline.cli.errors import CliError
 from paceline.control_api.schemas.experiments import ExperimentSummary
 
 RECONNECTS: Final = 5
@@ -34,14 +34,17 @@ def _changes(client: ApiClient, experiment: ExperimentSummary) -> Iterator[Exper
     """Yield each change until the end, connecting again where the stream breaks."""
     failures = 0
     while not experiment.status.ended:
+        lost: httpx.TransportError = httpx.ReadError("the stream of events ended early")
         try:
             for experiment in _stream(client, experiment.id):  # noqa: B020 (the last one decides about the loop)
                 failures = 0
                 yield experiment
         except httpx.TransportError as error:
+            lost = error
+        if not experiment.status.ended:
             failures += 1
             if failures > RECONNECTS:
-                raise client.unreachable(error) from None
+                raise client.unreachable(lost)
             time.sleep(0.2 * 2**failures)
 
 
@@ -55,19 +58,21 @@ def _stream(client: ApiClient, identifier: str) -> Iterator[ExperimentSummary]:
             check(response)
         for received in response.iter_bytes():
             for data in decoder.feed(received):
-                try:
-                    yield ExperimentSummary.model_validate_json(data)
-                except ValidationError:
-                    raise CliError(
-                        f"the control API at {client.url} tells progress in words of another version"
-                    ) from None
+                yield client.read(ExperimentSummary, json.loads(data))
 
 
-def _moment(experiment: ExperimentSummary) -> str:
+def moment(experiment: ExperimentSummary) -> str:
+    """Return where an experiment stands, in words."""
     event = experiment.progress
     if experiment.status.ended or event is None:
         return experiment.status.value.lower()
-    return event.message
+    message = {
+        ProgressKind.SETTINGS_APPLIED: "its settings are live",
+        ProgressKind.BLOCK_STARTED: "a warm-up block starts"
+        if event.warm_up
+        else f"block {(event.block or 0) + 1} starts",
+    }.get(event.kind, event.message)
+    return f"{event.arm}: {message}" if event.arm else message
 
 
 class _Lines:
@@ -88,7 +93,7 @@ class _Lines:
         """Print the present moment, unless it was printed."""
         event = experiment.progress
         done = f"{event.position}/{event.total} " if event else ""
-        text = f"{done}{_moment(experiment)}"
+        text = f"{done}{moment(experiment)}"
         if text != self._last:
             self._last = text
             self._console.print(f"[{time.monotonic() - self._started:5.0f} s] {text}", markup=False)
@@ -119,7 +124,7 @@ class _Bar:
         event = experiment.progress
         self._progress.update(
             self._task,
-            description=_moment(experiment),
+            description=moment(experiment),
             completed=event.position if event else 0,
             total=event.total if event else None,
         )

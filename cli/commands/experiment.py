@@ -110,7 +110,7 @@ def run(
         body = plan.model_copy(update={"profile": key}).model_dump(mode="json", by_alias=True, exclude_none=True)
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         response = client.send("POST", "/v1/experiments", json=body, headers=headers)
-        experiment = ExperimentSummary.model_validate(response.json())
+        experiment = client.read(ExperimentSummary, response.json())
         notice_console().print(f"experiment {experiment.id} on {key}: {_size(plan)}", markup=False)
         if follow_progress:
             _finish(client, _watch(client, experiment), plot, output)
@@ -152,7 +152,7 @@ def list_experiments(
         print_json(items)
         return
     made = table("ID", "NAME", "PROFILE", "STATUS", "CREATED", "PROGRESS")
-    for item in (ExperimentSummary.model_validate(item) for item in items):
+    for item in (client.read(ExperimentSummary, item) for item in items):
         done = f"{item.progress.position}/{item.progress.total} blocks" if item.progress else "-"
         created = item.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         made.add_row(item.id, item.name, item.profile, item.status.value, created, done)
@@ -168,9 +168,7 @@ def cancel(identifier: Identifier) -> None:
     with experiments_api() as client:
         if identifier == "latest":
             identifier = fetch(client, identifier)[0].id
-        experiment = ExperimentSummary.model_validate(
-            client.send("POST", f"/v1/experiments/{identifier}/cancel").json()
-        )
+        experiment = client.read(ExperimentSummary, client.send("POST", f"/v1/experiments/{identifier}/cancel").json())
     if experiment.status.ended and not experiment.cancel_requested:
         notice_console().print(
             f"experiment {experiment.id} had already {experiment.status.value.lower()}", markup=False

@@ -58,7 +58,7 @@ def fetch(client: ApiClient, identifier: str) -> tuple[ExperimentDetail, dict[st
             )
         identifier = items[0]["id"]
     document = client.get(f"/v1/experiments/{identifier}")
-    return ExperimentDetail.model_validate(document), document
+    return client.read(ExperimentDetail, document), document
 
 
 def show(client: ApiClient, detail: ExperimentDetail, plot: Path | None, *, quiet: bool = False) -> None:
@@ -87,7 +87,7 @@ def draw(client: ApiClient, detail: ExperimentDetail, path: Path) -> None:
     while True:
         parameters: dict[str, str | int] = {"limit": REQUESTS_A_PAGE} | ({"cursor": cursor} if cursor else {})
         page = client.get(f"/v1/experiments/{detail.id}/requests", **parameters)
-        records += [RequestRecord.model_validate(item["record"]) for item in page["items"]]
+        records += [client.read(RequestRecord, item["record"]) for item in page["items"]]
         cursor = page["nextCursor"]
         if cursor is None:
             break

@@ -158,7 +158,6 @@ def _engine(engine: dict[str, Any]) -> str:
     said = [
         "does not answer" if engine["revision"] is None else f"revision {engine['revision']}",
         "" if engine["applied"] else "not applied",
-        "can't pace" if engine.get("paced") is False else "",
         engine["message"] or "",
     ]
     return ", ".join(part for part in said if part)
