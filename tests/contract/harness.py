@@ -138,6 +138,7 @@ class Step:
     decoders: set[str]
     preempted: list[str]
     exempt: set[str]
+    stock_victims: list[str]
     could_work: bool
 
     @property
@@ -149,7 +150,7 @@ class Step:
 class Driver:
     """An engine's loop around a scheduler: schedules, makes up the model's output, hands it back in order.
 
-    `seconds` advances by `step_seconds` of a step's tokens, in virtual time.
+    `seconds` is a virtual clock: each step takes `step_seconds` of its tokens.
     """
 
     options: Options = field(default_factory=Options)
@@ -157,6 +158,7 @@ class Driver:
     stock: bool = False
     wrong_drafts_from: int = 1
     seconds: float = 0.0
+    ended_at: float = 0.0
     steps: list[Step] = field(default_factory=list)
     outputs: dict[str, list[int]] = field(default_factory=dict)
     requests: dict[str, Request] = field(default_factory=dict)
@@ -167,7 +169,7 @@ class Driver:
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256) if self.options.prefix_caching else None
         self.scheduler = build_scheduler(self.options, stock=self.stock)
-        self.in_flight: deque[tuple[Any, ModelRunnerOutput]] = deque()
+        self.in_flight: deque[tuple[Any, ModelRunnerOutput, float]] = deque()
         if not self.stock:
             self.scheduler.clock = lambda: self.seconds
             self.set_pacing(self.pacing)
@@ -222,40 +224,46 @@ class Driver:
         before = list(scheduler.running)
         decoders = {r.request_id for r in before if self._decodes(r)}
         could_work = self._could_work(before)
-        computed = {name: r.num_computed_tokens for name, r in self.requests.items()}
+        chunked = {r.request_id for r in before if r.is_prefill_chunk}
         preemptions = {name: r.num_preemptions for name, r in self.requests.items()}
+        victims = self._stock_victims(before)
         output = scheduler.schedule()
         tokens = dict(output.num_scheduled_tokens)
-        preempted = [name for name, r in self.requests.items() if r.num_preemptions > preemptions[name]]
-        known = {name: len(self.requests[name].all_token_ids) for name in tokens}
+        preempted = [name for name in victims if self.requests[name].num_preemptions > preemptions[name]]
         new = {r.req_id for r in output.scheduled_new_reqs} | set(output.scheduled_cached_reqs.resumed_req_ids)
-        prefills = {n: c for n, c in tokens.items() if n in new or computed[n] < known[n] - 1}
+        prefills = {name: count for name, count in tokens.items() if name in new | chunked}
         exempt = {name for name in prefills if preemptions[name] > 0}
-        self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, could_work))
-        self.in_flight.append((output, self._model_output(output)))
+        self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, victims, could_work))
+        self.in_flight.append((output, self._model_output(output, new), self.seconds))
         if len(self.in_flight) >= self.options.depth:
             self._process()
 
     def _decodes(self, request: Request) -> bool:
         name, seen = request.request_id, len(self.outputs[request.request_id])
         coming = sum(bool(runner.sampled_token_ids[runner.req_id_to_index[name]])
-                     for _, runner in self.in_flight if name in runner.req_id_to_index)  # fmt: skip
+                     for _, runner, _ in self.in_flight if name in runner.req_id_to_index)  # fmt: skip
         caught_up = request.num_computed_tokens >= len(request.all_token_ids) + coming - 1
         return seen > 0 and caught_up and seen + coming < request.max_tokens
+
+    def _stock_victims(self, running: list[Request]) -> list[str]:
+        """Return the running requests in the order in which vLLM would preempt them."""
+        if self.options.policy == "priority":
+            running = sorted(running, key=lambda request: (request.priority, request.arrival_time))
+        return [request.request_id for request in reversed(running)]
 
     def _could_work(self, running: list[Request]) -> bool:
         free = self.scheduler.max_num_running_reqs > len(running) and bool(self.scheduler.waiting)
         return free or any(r.num_computed_tokens < r.num_tokens for r in running)
 
-    def _model_output(self, output: Any) -> ModelRunnerOutput:
+    def _model_output(self, output: Any, new: set[str]) -> ModelRunnerOutput:
         names = list(output.num_scheduled_tokens)
         sampled = []
         for name in names:
             request = self.requests[name]
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
-            assert all(token >= 0 for token in drafts), "a placeholder reached the model"
+            # vLLM itself pads a new request of one token with placeholders; the worker knows those.
+            assert name in new or all(token >= 0 for token in drafts), "a placeholder reached the model"
             sampled.append([] if request.is_prefill_chunk else self._sample(request, drafts))
-        self.seconds += self.step_seconds(output)
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
@@ -272,11 +280,15 @@ class Driver:
             accepted += 1
         return [token_at(first + index) for index in range(accepted + 1)]
 
-    def step_seconds(self, output: Any) -> float:
+    @staticmethod
+    def step_seconds(output: Any) -> float:
         return 0.1 + 0.01 * output.total_num_scheduled_tokens
 
     def _process(self) -> None:
-        output, runner = self.in_flight.popleft()
+        output, runner, scheduled_at = self.in_flight.popleft()
+        # A step begins when it is scheduled, or when the step before it ends.
+        self.ended_at = max(scheduled_at, self.ended_at) + self.step_seconds(output)
+        self.seconds = self.ended_at
         for answers in self.scheduler.update_from_output(output, runner).values():
             for answer in answers.outputs:
                 self.outputs[answer.request_id].extend(answer.new_token_ids)

@@ -1,0 +1,88 @@
+"""SLO mode on the real scheduler, in virtual time: a step takes 0.1 s and 0.01 s for each token."""
+
+import pytest
+from harness import Driver, Options
+
+from paceline.engine_ext.settings import PacingMode, PacingSettings, SloPrecedence, SloSettings
+
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+
+
+def promise(
+    milliseconds: int, delay: int = 60, precedence: SloPrecedence = SloPrecedence.PREFILL_DELAY
+) -> PacingSettings:
+    slo = SloSettings(
+        time_per_output_token_milliseconds=milliseconds, max_prefill_delay_seconds=delay, precedence=precedence
+    )
+    return PacingSettings(mode=PacingMode.SLO, slo=slo)
+
+
+def with_residents(pacing: PacingSettings, count: int, *, asynchronous: bool = False, taught: bool = True) -> Driver:
+    """Start residents that never end; `taught` lets the step-time model see prefills first."""
+    driver = Driver(Options(asynchronous=asynchronous, budget=128), pacing)
+    for index in range(count):
+        driver.add(f"resident{index}", 10, 100_000)
+    driver.step(4)
+    if taught:
+        driver.add("lesson", 800, 1)
+        while "lesson" not in driver.finished:
+            driver.step()
+        driver.step(20)
+    return driver
+
+
+def prefill_seconds(driver: Driver, name: str) -> float:
+    start = driver.seconds
+    while not driver.outputs[name]:
+        driver.step()
+        assert driver.seconds - start < 1_000, "the prefill never ended"
+    return driver.seconds - start
+
+
+@BOTH
+def test_unreachable_promise_still_has_the_prefill_done_in_time(asynchronous: bool) -> None:
+    driver = with_residents(promise(1, delay=120), 8, asynchronous=asynchronous)
+    driver.add("newcomer", 5_000, 5)
+    taken = prefill_seconds(driver, "newcomer")
+    # Unpaced: 42 chunks of 120 tokens and 8 decoders at 1.38 s, 58 s. Held for as long as the delay allows.
+    assert 60 < taken <= 120
+    assert driver.scheduler.slo.report()["prefillsKept"] >= 1
+
+
+def test_unreachable_promise_before_the_model_knows_anything() -> None:
+    driver = with_residents(promise(1, delay=200), 8, taught=False)
+    driver.add("newcomer", 5_000, 5)
+    assert prefill_seconds(driver, "newcomer") <= 200
+
+
+@BOTH
+def test_reachable_promise_is_kept(asynchronous: bool) -> None:
+    driver = with_residents(promise(300, delay=3_600), 4, asynchronous=asynchronous)
+    resident = driver.requests["resident0"]
+    driver.add("newcomer", 4_000, 5)
+    start, seen = driver.seconds, len(driver.outputs["resident0"])
+    taken = prefill_seconds(driver, "newcomer")
+    tokens = len(driver.outputs["resident0"]) - seen
+    # Decode steps take 0.14 s and mixed ones 1.38 s: (1.38 - 0.3) / (0.3 - 0.14) = 6.75 decode steps pay for a chunk.
+    assert (driver.seconds - start) / tokens <= 0.300 * 1.02
+    assert 33 * (1.38 + 5 * 0.14) <= taken <= 33 * (1.38 + 8 * 0.14)
+    assert resident.num_preemptions == 0
+
+
+def test_residents_first_bounds_every_chunk_by_the_largest_interval() -> None:
+    driver = with_residents(promise(1, precedence=SloPrecedence.OUTPUT_TOKEN_TIME), 2)
+    driver.add("newcomer", 200, 5)
+    before = max(n for n, step in enumerate(driver.steps, 1) if step.is_mixed)
+    driver.step(2 * 1_024 + 10)
+    assert [number - before for number in driver.chunk_steps("newcomer")] == [1_024, 2_048]
+
+
+@BOTH
+def test_change_from_fixed_to_promise_keeps_residents(asynchronous: bool) -> None:
+    driver = with_residents(promise(500), 2, asynchronous=asynchronous)
+    driver.set_pacing(PacingSettings(mode=PacingMode.FIXED, interval=16))
+    driver.add("newcomer", 1_000, 5)
+    driver.step(20)
+    driver.set_pacing(promise(500))
+    prefill_seconds(driver, "newcomer")
+    driver.assert_whole("lesson")
