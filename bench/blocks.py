@@ -12,7 +12,7 @@ from paceline.bench.steps import prefill_steps
 from paceline.bench.windows import chunk_gaps, rate, token_gaps
 
 MAX_STALLED_SHARE: Final = 0.25
-"""How much of its shortest window the client may sleep through before a block does not count."""
+"""How much of its shortest window the client may sleep through, beyond the plan's limit, before a block is void."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class BlockFrame:
     ended_seconds: float
     revision: int | None
     lag: ClientLag
+    max_lag_seconds: float
     problem: str | None
 
 
@@ -45,7 +46,7 @@ def finish_block(setup: BlockSetup, trace: BlockTrace, frame: BlockFrame) -> tup
         problems.append(f"{len(done)} of {planned} requests were completed")
     if any(record.output_tokens and record.token_source is None for record in done):
         problems.append("the engine does not tell how many tokens a chunk carries, so no rate can be measured")
-    if stalled := _stalled(trace, injected, frame.lag):
+    if stalled := _stalled(trace, injected, frame):
         problems.append(stalled)
     rates = _rates(residents, trace, injected)
     first_token = injected.first_token_seconds if injected else None
@@ -78,18 +79,16 @@ def finish_block(setup: BlockSetup, trace: BlockTrace, frame: BlockFrame) -> tup
     return record, requests
 
 
-def _stalled(trace: BlockTrace, injected: RequestRecord | None, lag: ClientLag) -> str | None:
+def _stalled(trace: BlockTrace, injected: RequestRecord | None, frame: BlockFrame) -> str | None:
     """Tell where the client slept through so much of a window that its times mean nothing."""
     steady, sent = trace.steady_seconds, trace.injected_seconds
     if steady is None or sent is None or injected is None or injected.first_token_seconds is None:
         return None
     shortest = min(sent - steady, injected.first_token_seconds - sent)
-    if lag.max_loop_lag_seconds <= MAX_STALLED_SHARE * shortest:
+    lag = frame.lag.max_loop_lag_seconds
+    if lag <= max(frame.max_lag_seconds, MAX_STALLED_SHARE * shortest):
         return None
-    return (
-        f"the client stood still for {lag.max_loop_lag_seconds:.2f} s beside a window of {shortest:.2f} s: give it a "
-        f"free core"
-    )
+    return f"the client stood still for {lag:.2f} s beside a window of {shortest:.2f} s: give it a free core"
 
 
 Rates = tuple[tuple[float, ...], tuple[float, ...]]

@@ -1,7 +1,7 @@
 """One block of the mixed-phase workload: residents decode, a cold prompt is injected, the residents are ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,10 +87,12 @@ class MixedPhaseBlock:
 
     async def _start_residents(self) -> None:
         self._resident_tasks = [stream.start(self._clock.seconds()) for stream in self._residents]
-        await self._unless_a_resident_ends(
-            asyncio.gather(*(stream.has_tokens(self.setup.workload.steady_tokens) for stream in self._residents))
-        )
+        await self._unless_a_resident_ends(self._all_have_tokens(self.setup.workload.steady_tokens))
         await self._unless_a_resident_ends(self._until_alone())
+
+    async def _all_have_tokens(self, count: int) -> None:
+        for stream in self._residents:
+            await stream.has_tokens(count)
 
     async def _until_alone(self) -> None:
         """Wait until the engine runs the residents and nothing else, and keep the metrics page that says so."""
@@ -130,8 +132,8 @@ class MixedPhaseBlock:
         if record.state is not RequestState.FINISHED:
             raise BlockProblemError(f"the injected request ended {record.state.value}: {record.error}")
 
-    async def _unless_a_resident_ends(self, awaited: Awaitable[object]) -> None:
-        waiter = asyncio.ensure_future(awaited)
+    async def _unless_a_resident_ends(self, awaited: Coroutine[None, None, object]) -> None:
+        waiter = asyncio.create_task(awaited)
         try:
             await asyncio.wait([waiter, *self._resident_tasks], return_when=asyncio.FIRST_COMPLETED)
             ended = [task.result() for task in self._resident_tasks if task.done()]

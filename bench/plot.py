@@ -56,8 +56,7 @@ def _draw_arm(axes: Axes, arm: str, blocks: Sequence[BlockRecord], requests: Seq
     axes.axvspan(0, median(waits), color=PREFILL_COLOR, alpha=0.25, linewidth=0)
     for wait in waits:
         axes.axvline(wait, color=PREFILL_COLOR, linewidth=1.2)
-    for block in blocks:
-        times, rates = block_rates(block, requests)
+    for times, rates in (block_rates(block, requests) for block in blocks):
         axes.stairs(rates, times, baseline=None, color=RATE_COLOR, linewidth=1.3, alpha=0.35 + 0.65 / len(blocks))
     axes.hlines(during, 0, median(waits), color=TEXT_COLOR, linestyle=(0, (4, 3)), linewidth=1)
     axes.set_title(arm, loc="left", fontsize="medium", fontweight="bold", color=TEXT_COLOR)
@@ -92,5 +91,5 @@ def block_rates(
         == (block.arm, block.block, block.warm_up, Role.RESIDENT)
     ]
     counts = [tokens_until(record.chunks, edges) for record in residents]
-    rates = np.diff(np.mean(counts, axis=0)) / width
+    rates = np.diff(np.mean(counts or [np.zeros_like(edges)], axis=0)) / width
     return edges - sent, rates

@@ -13,13 +13,13 @@ NOTHING: Final = "-"
 FEW_BLOCKS: Final = 5
 
 COLUMNS: Final[dict[Metric, tuple[str, int]]] = {
-    Metric.RESIDENT_RATE_BEFORE: ("resident tok/s before", 1),
-    Metric.RESIDENT_RATE_DURING: ("resident tok/s during", 1),
-    Metric.LONGEST_CHUNK_GAP_DURING: ("longest silence (s)", 2),
+    Metric.RESIDENT_RATE_BEFORE: ("resident tok/s\nbefore", 1),
+    Metric.RESIDENT_RATE_DURING: ("resident tok/s\nduring", 1),
+    Metric.LONGEST_CHUNK_GAP_DURING: ("longest\nsilence (s)", 2),
     Metric.TIME_TO_FIRST_TOKEN: ("TTFT (s)", 2),
-    Metric.ADMISSION_TO_FIRST_TOKEN: ("admission to first token (s)", 2),
+    Metric.ADMISSION_TO_FIRST_TOKEN: ("admission to\nfirst token (s)", 2),
 }
-"""The metrics that a table shows, with their headings and decimals."""
+"""The metrics that a table shows, with their headings (a line feed splits one over two lines) and decimals."""
 
 VERDICT_WORDS: Final = {
     Verdict.BETTER: "better",
@@ -53,7 +53,7 @@ def arms_table(plan: ExperimentPlan, result: ExperimentResult) -> Table:
     work = plan.workload.sized(result.arms[0].injected_prompt_tokens)
     rows = tuple(
         (
-            arm.arm + ("" if arm.valid else " (does not count)"),
+            arm.arm + ("" if arm.valid else " *"),
             *(_estimate(arm.metrics.get(metric), digits) for metric, (_, digits) in COLUMNS.items()),
         )
         for arm in result.arms
@@ -65,7 +65,11 @@ def arms_table(plan: ExperimentPlan, result: ExperimentResult) -> Table:
         ),
         headings=("arm", *(heading for heading, _ in COLUMNS.values())),
         rows=rows,
-        notes=(_blocks_note(plan), *(f"{arm.arm}: {reason}" for arm in result.arms for reason in arm.reasons)),
+        notes=(
+            _blocks_note(plan),
+            *_control_note(plan),
+            *(f"* {arm.arm} does not count: {reason}" for arm in result.arms for reason in arm.reasons),
+        ),
     )
 
 
@@ -94,26 +98,33 @@ def audit_table(result: ExperimentResult) -> Table:
 
 def text_table(table: Table, width: int = 120) -> str:
     """Draw a table with spaces, numbers to the right, the last column wrapped to `width`; ends without a line feed."""
-    columns = list(zip(table.headings, *table.rows, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
+    headings = [heading.split("\n") for heading in table.headings]
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(headings)
+    widths = [max(map(len, [*heading, *column])) for heading, column in zip(headings, columns, strict=True)]
     widths[-1] = min(widths[-1], max(40, width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)))
-    numeric = [len(column) > 1 and all(_looks_numeric(cell) for cell in column[1:]) for column in columns]
+    numeric = [bool(column) and all(map(_looks_numeric, column)) for column in columns]
 
-    def lines(cells: Sequence[str]) -> list[str]:
-        pieces = [[cell] for cell in cells[:-1]] + [textwrap.wrap(cells[-1], widths[-1]) or [""]]
+    def lines(cells: Sequence[Sequence[str]]) -> list[str]:
         return [
             GAP.join(
                 cell.rjust(width) if right else cell.ljust(width)
                 for cell, width, right in zip(row, widths, numeric, strict=True)
             ).rstrip()
-            for row in zip_longest(*pieces, fillvalue="")
+            for row in zip_longest(*cells, fillvalue="")
         ]
 
-    ruled = [table.headings, ["-" * width for width in widths], *table.rows]
+    deepest = max(map(len, headings))
+    drawn = [
+        *lines([[""] * (deepest - len(heading)) + heading for heading in headings]),
+        *lines([["-" * width] for width in widths]),
+        *(
+            line
+            for row in table.rows
+            for line in lines([*([cell] for cell in row[:-1]), textwrap.wrap(row[-1], widths[-1]) or [""]])
+        ),
+    ]
     notes = [line for note in table.notes for line in textwrap.wrap(note, width)]
-    return "\n".join(
-        [table.title, "", *(line for row in ruled for line in lines(row)), *([""] if notes else []), *notes]
-    )
+    return "\n".join([table.title, "", *drawn, *([""] if notes else []), *notes])
 
 
 def text_report(plan: ExperimentPlan, result: ExperimentResult) -> str:
@@ -138,7 +149,8 @@ def _comparison(comparison: Comparison) -> tuple[str, ...]:
     ratio = comparison.ratio
     shown = NOTHING if ratio is None else f"x{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
     verdict = VERDICT_WORDS[comparison.verdict]
-    return comparison.arm, COLUMNS[comparison.metric][0].removesuffix(" (s)"), shown, verdict
+    metric = COLUMNS[comparison.metric][0].removesuffix(" (s)").replace("\n", " ")
+    return comparison.arm, metric, shown, verdict
 
 
 def _blocks_note(plan: ExperimentPlan) -> str:
@@ -148,6 +160,11 @@ def _blocks_note(plan: ExperimentPlan) -> str:
     return (
         f"{note}; with so few blocks an interval is little more than their range" if plan.blocks < FEW_BLOCKS else note
     )
+
+
+def _control_note(plan: ExperimentPlan) -> tuple[str, ...]:
+    control = plan.control
+    return (f"{control.name} repeats {plan.baseline.name}: it must show no difference",) if control else ()
 
 
 def _looks_numeric(cell: str) -> bool:

@@ -143,7 +143,12 @@ async def _run_block(run: _Run, place: ScheduledBlock) -> None:
     finally:
         await block.close(problem)
         frame = BlockFrame(
-            started, run.clock.seconds(), revision, meter.lag(block.trace.records, block.trace.steady_seconds), problem
+            started=started,
+            ended_seconds=run.clock.seconds(),
+            revision=revision,
+            lag=meter.lag(block.trace.records, block.trace.steady_seconds),
+            max_lag_seconds=run.plan.max_client_lag_milliseconds / 1_000,
+            problem=problem,
         )
         await _hand_over(run, *finish_block(setup, block.trace, frame))
     await _tell(run, place, ProgressKind.BLOCK_FINISHED, problem or "complete")

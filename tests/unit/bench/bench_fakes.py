@@ -108,6 +108,7 @@ class FakeEngine:
     faults: dict[str, str] = field(default_factory=dict)
     extra_prompt_tokens: int = 0
     restarts: bool = False
+    dead: bool = False
     generation: int = 1
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0.0))
     queue: list[float] = field(default_factory=list)
@@ -123,7 +124,9 @@ class FakeEngine:
             yield url
 
     async def _answer(self, path: str, body: Body, reply: Reply) -> None:
-        if path == "/v1/models":
+        if self.dead:
+            reply.cut()
+        elif path == "/v1/models":
             await reply.whole(json.dumps({"data": [{"id": "fake", "max_model_len": MAX_MODEL_LEN}]}))
         elif path == "/version":
             await reply.whole(json.dumps({"version": "0.0-fake"}))
