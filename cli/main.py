@@ -55,7 +55,7 @@ app.command(epilog=crd.EPILOG)(crd.crd)
 def main() -> None:
     """Run the program; it exits with one of the statuses of ExitCode."""
     try:
-        app()
+        app(prog_name="paceline")
     except CliError as error:
         print_error(error)
         sys.exit(error.code)
