@@ -17,6 +17,9 @@ engine-env: ## build the CPU engine's environment
 model: ## make the tiny model and print its folder
 	@bash scripts/model.sh
 
+demo: ## run a paced engine here, measure pacing off against N=4, print the table (KEEP=1 leaves it running)
+	@bash scripts/demo.sh
+
 check: env ## everything that must hold
 	@$(PY) scripts/check.py
 
