@@ -16,7 +16,7 @@ from paceline.control_api.middleware import BodyLimit, RequestContext
 from paceline.control_api.profiles.engine_client import EngineClient
 from paceline.control_api.profiles.local import LocalStore
 from paceline.control_api.profiles.local_files import LocalFiles
-from paceline.control_api.routes import experiments, health, profiles
+from paceline.control_api.routes import dashboard, experiments, health, profiles
 from paceline.control_api.schemas.common import Problem
 from paceline.control_api.services.progress import ProgressHub
 from paceline.control_api.services.worker import ExperimentWorker
@@ -62,6 +62,8 @@ def create_app(config: ApiConfig) -> FastAPI:
     app.state.tokens = context.tokens
     problems.install(app)
     app.include_router(health.router)
+    app.include_router(dashboard.router)
+    app.mount("/web", dashboard.WebFiles(directory=dashboard.WEB))
     for router in (profiles.router, experiments.router):
         app.include_router(router, dependencies=[Depends(require_token)])
     _describe_problems(app)

@@ -86,7 +86,7 @@ class ExperimentWorker:
         return [(key.namespace, key.name) for key in await self._context.store.keys()]
 
     async def _measurable(self) -> list[tuple[str, str]]:
-        """Return the profiles that an experiment waits for and whose engine answers; an engine that is down may come."""
+        """Return the profiles that an experiment waits for and whose engine answers; one that is down may come."""
         async with self._context.database.read() as session:
             queued = await runs.queued_profiles(session)
         keys = [key for key in await self._context.store.keys() if (key.namespace, key.name) in queued]

@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 ROOT = Path(__file__).resolve().parents[3]
-START_SECONDS = 60
+START_SECONDS = 180
 
 
 def wait_until(condition, what: str, seconds: float = START_SECONDS):

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Header
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from paceline.engine_ext.settings import LiveSettings, Verdict, judge
-from support.fake_core import FakeCore
+from api_support.fake_core import FakeCore
 
 TOKEN = "admin-secret"
 
