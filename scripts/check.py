@@ -15,6 +15,7 @@ PYTEST = (str(BIN / "python"), "-m", "pytest")
 ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
 ENGINE_ENV = ("bash", "scripts/engine_env.sh")
 MODEL = ("bash", "scripts/model.sh")
+CHROMIUM = ("bash", "scripts/install_chromium.sh")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ PARTS = {
     "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV,)),
     "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),)),
     "cluster": Part("a real Kubernetes", ((*PYTEST, "tests/cluster"),)),
-    "browser": Part("the dashboard in real Chromium", ((*PYTEST, "tests/browser"),)),
+    "browser": Part("the dashboard in real Chromium", ((*PYTEST, "tests/browser"),), (CHROMIUM,)),
 }
 FAST = ("style", "unit")
 """The parts that need neither an engine nor a cluster."""
