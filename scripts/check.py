@@ -15,7 +15,8 @@ PYTEST = (str(BIN / "python"), "-m", "pytest")
 ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
 ENGINE_ENV = ("bash", "scripts/engine_env.sh")
 MODEL = ("bash", "scripts/model.sh")
-CHROMIUM = ("bash", "scripts/install_chromium.sh")
+CHROMIUM = ("bash", "scripts/apt_install.sh", "chromium", "chromium", "fonts-dejavu-core")
+PGBOUNCER = ("bash", "scripts/apt_install.sh", "pgbouncer", "pgbouncer")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ PARTS = {
     "unit": Part("pure logic", ((*PYTEST, "tests/unit"),)),
     "contract": Part("the real vLLM scheduler, step by step", ((*ENGINE_PYTEST, "tests/contract"),), (ENGINE_ENV,)),
     "engine": Part("a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, MODEL)),
-    "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),)),
+    "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),), (PGBOUNCER,)),
     "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV,)),
     "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),)),
     "cluster": Part("a real Kubernetes", ((*PYTEST, "tests/cluster"),)),
