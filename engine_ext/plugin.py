@@ -1,13 +1,12 @@
 """The entry point of vLLM's general plugins: runs in every process of an engine, before anything else is built."""
 
 import multiprocessing
-import socket
 import sys
 
 from vllm.logger import init_logger
 
-from paceline.engine_ext.environment import AdminConfig, StartError, settings_path
-from paceline.engine_ext.live import read_settings
+from paceline.engine_ext.environment import StartError
+from paceline.engine_ext.start import check_start
 
 logger = init_logger("vllm.paceline")
 
@@ -30,22 +29,3 @@ def register() -> None:
 
     utility.install(EngineCore)
     patches.install()
-
-
-def check_start() -> None:
-    """Check what the environment names: the settings file, the admin token, a free admin port. Raises StartError."""
-    read_settings(settings_path())
-    config = AdminConfig.from_environ()
-    if config is not None:
-        bind_admin_port(config).close()
-
-
-def bind_admin_port(config: AdminConfig) -> socket.socket:
-    """Return a socket that listens on the admin port. Raises StartError when it can't be had."""
-    try:
-        return socket.create_server((config.host, config.port), backlog=64)
-    except OSError as error:
-        raise StartError(
-            f"the admin port {config.host}:{config.port} can't be opened: {error.strerror or error}; "
-            "end what listens there, or choose another PACELINE_ADMIN_PORT"
-        ) from error

@@ -78,11 +78,8 @@ def _add_health(app: FastAPI, monitor: Monitor) -> None:
     @app.get("/healthz", response_model=None)
     async def healthz() -> dict[str, Any] | JSONResponse:
         """Answer 503 when work waits and no step is made."""
-        if monitor.is_stalled:
-            detail = f"work waits, and the engine has made no step for {monitor.stalled_for:.0f} s"
-            if monitor.trouble:
-                detail += f" ({monitor.trouble})"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+        if (complaint := monitor.complaint) is not None:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, complaint)
         return {"status": "ok"}
 
     @app.get("/readyz", response_model=None)

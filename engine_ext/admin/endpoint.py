@@ -21,7 +21,7 @@ from paceline.engine_ext.admin.cores import EngineCores
 from paceline.engine_ext.admin.metrics import EngineCollector
 from paceline.engine_ext.admin.monitor import Monitor
 from paceline.engine_ext.environment import AdminConfig
-from paceline.engine_ext.plugin import bind_admin_port
+from paceline.engine_ext.start import bind_admin_port
 
 logger = init_logger("vllm.paceline")
 

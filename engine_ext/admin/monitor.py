@@ -1,7 +1,6 @@
 """Watches the engine cores: the newest state of each, and since when work has waited without a step."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,29 +21,31 @@ class Monitor:
     clock: Callable[[], float] = time.monotonic
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
     trouble: str | None = None
-    progress_at: float = field(init=False)
+    moved_at: dict[int, float] = field(default_factory=dict)
+    started_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.progress_at = self.clock()
+        self.started_at = self.clock()
 
     @property
     def stalled_for(self) -> float:
-        """Seconds since the engine last made a step, or last had nothing to do."""
-        return self.clock() - self.progress_at
+        """Seconds since the slowest engine core last made a step, or last had nothing to do."""
+        return self.clock() - min(self.moved_at.values(), default=self.started_at)
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether work has waited for too long without a step."""
-        return self.stalled_for > self.stall_seconds
+    def complaint(self) -> str | None:
+        """What is wrong with an engine that stands still; None while it is well."""
+        if self.stalled_for <= self.stall_seconds:
+            return None
+        seen = f"the engine has neither made a step nor said that it is idle for {self.stalled_for:.0f} s"
+        return f"{seen} ({self.trouble})" if self.trouble else seen
 
     def note(self, answers: list[dict[str, Any]]) -> None:
-        """Take in one answer of every core; all of those that have work must have moved since the last time."""
-        moved = all(
-            not answer["unfinished"] or answer["step"] > self.states.get(answer["engine"], {"step": -1})["step"]
-            for answer in answers
-        )
-        if moved:
-            self.progress_at = self.clock()
+        """Take in one answer of every core; a core that has work must have moved since the last time."""
+        for answer in answers:
+            rank, last = answer["engine"], self.states.get(answer["engine"])
+            if not answer["unfinished"] or last is None or answer["step"] > last["step"]:
+                self.moved_at[rank] = self.clock()
         self.states = {answer["engine"]: answer for answer in answers}
         self.trouble = None
 
@@ -56,10 +57,3 @@ class Monitor:
             except CoresUnavailableError as error:
                 self.trouble = str(error)
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def stop(task: "asyncio.Task[None]") -> None:
-    """Cancel a background task and wait for its end."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
