@@ -18,6 +18,7 @@ from paceline.operator.kube.resources import PODS
 from paceline.operator.ledger import Fence
 from paceline.operator.metrics import ENGINE_PUSHES
 from paceline.operator.pods import PodView
+from paceline.operator.writer import MANAGER
 
 REVISION_ANNOTATION: Final = f"{GROUP}/revision"
 _SHORTEST_RETRY_SECONDS: Final = 0.1
@@ -103,7 +104,8 @@ class Fleet:
         while known is not None and known.stale_volumes:
             name, revision = known.stale_volumes.popitem()
             try:
-                await self._client.annotate(PODS, key.namespace, name, {REVISION_ANNOTATION: str(revision)})
+                body = {"metadata": {"annotations": {REVISION_ANNOTATION: str(revision)}}}
+                await self._client.merge(PODS, key.namespace, name, body, manager=MANAGER)
             except KubeError as error:
                 structlog.get_logger().info("volume_not_refreshed", pod=name, error=str(error))
 

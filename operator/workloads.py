@@ -95,7 +95,16 @@ async def apply_workload(writer: Writer, cache: Cache, key: Key, subject: Subjec
             # Born with its replicas and strategy: Kubernetes' defaults would start an engine where none is wanted.
             template["spec"] = {**frame["spec"], **template["spec"]}
         await writer.apply(key, template, manager=TEMPLATE_MANAGER, fingerprint=False)
+    strategy = frame["spec"].get("strategy", {})
+    if record is not None and strategy.get("type") == "Recreate" and "rollingUpdate" in _strategy(record):
+        # Recreate forbids numbers that the API server filled in for someone else, and applying can't remove those.
+        await writer.merge(key, frame, {"spec": {"strategy": {**strategy, "rollingUpdate": None}}})
     await writer.apply(key, frame)
+
+
+def _strategy(record: Record) -> Mapping[str, Any]:
+    strategy: Mapping[str, Any] = record.manifest()["spec"].get("strategy", {})
+    return strategy
 
 
 def _noted(built: Manifest, subject: Subject) -> Manifest:

@@ -90,6 +90,12 @@ class Writer:
             answer = await self._apply_new(wanted, manager)
         self._cache.put(resource_of(manifest), answer)
 
+    async def merge(self, key: Key, manifest: Manifest, body: Manifest) -> None:
+        """Merge fields into an existing object, for what applying can't do: remove a field that another set."""
+        resource = resource_of(manifest)
+        answer = await self._client.merge(resource, key.namespace, manifest["metadata"]["name"], body, manager=MANAGER)
+        self._cache.put(resource, answer)
+
     async def delete(self, key: Key, kind_and_name: tuple[str, str], record: Record) -> None:
         """Delete an object that the profile needs no longer."""
         kind, name = kind_and_name

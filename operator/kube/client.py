@@ -92,10 +92,10 @@ class KubeClient:
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         return await self.call("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
-    async def annotate(self, resource: Resource, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of an object."""
-        body = {"metadata": {"annotations": dict(annotations)}}
-        await self.call("PATCH", resource.path(namespace, name), body=body, content_type=_MERGE)
+    async def merge(self, resource: Resource, namespace: str, name: str, body: Manifest, *, manager: str) -> Manifest:
+        """Merge fields into an object; a null removes one, whoever owns it."""
+        path = resource.path(namespace, name)
+        return await self.call("PATCH", path, query={"fieldManager": manager}, body=body, content_type=_MERGE)
 
     async def replace(self, manifest: Manifest) -> Manifest:
         """Replace an object; a conflict (409) where it changed since its `resourceVersion`."""

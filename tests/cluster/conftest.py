@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from oplab import Api, profile_api
+from oplab import Api, FakeEngines, Lab, profile_api
 
 from testbed import ApiServer
 
@@ -44,6 +44,19 @@ def space(admin: Api) -> Iterator[str]:
     admin.call("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     admin.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def engines() -> Iterator[FakeEngines]:
+    """Fake engines on the loopback addresses that pods of the tests have."""
+    with FakeEngines.serving() as serving:
+        yield serving
+
+
+@pytest.fixture
+def lab(api_server: ApiServer, admin: Api, engines: FakeEngines, space: str) -> Lab:
+    """A namespace with engines, for an operator to work in."""
+    return Lab(api_server, admin, engines, space)
 
 
 @pytest.hookimpl(wrapper=True)

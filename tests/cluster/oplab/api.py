@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import yaml
 
-from paceline.operator.api.crd import CRD_NAME, crd_yaml
+from paceline.operator.api.crd import crd_yaml
 from paceline.operator.api.v1alpha1 import API_VERSION, KIND
 from paceline.operator.kube.resources import PROFILES, Resource, resource_of
-from testbed import ApiServer
+from testbed import ApiServer, wait_until
 
 Manifest = dict[str, Any]
 
@@ -71,6 +71,15 @@ class Api:
                 return None
             raise
 
+    def is_served(self, resource: Resource) -> bool:
+        try:
+            self.call("GET", resource.path("default"))
+        except RefusedError as error:
+            if error.status in (404, 429):  # not there yet, or its storage is being made
+                return False
+            raise
+        return True
+
     def list(self, resource: Resource, namespace: str) -> Any:
         return self.call("GET", resource.path(namespace))["items"]
 
@@ -115,9 +124,9 @@ def profile_manifest(namespace: str, name: str, spec: Manifest) -> Manifest:
 def profile_api(server: ApiServer) -> Iterator[Api]:
     """Install the InferenceProfile definition into a cluster and have the administrator's client of it."""
     server.kubectl("apply", "--server-side", "-f", "-", stdin=crd_yaml())
-    server.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
     api = Api(server.kubeconfig, server.ca_file)
     try:
+        wait_until(lambda: api.is_served(PROFILES), "profiles are served")
         yield api
     finally:
         api.close()

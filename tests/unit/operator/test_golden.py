@@ -18,7 +18,11 @@ from paceline.operator.specs.settings_map import Ledger, settings_map
 from paceline.operator.specs.workload import workload_frame
 
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+    if "kind: InferenceProfile" in path.read_text()
+]
 UPDATE = os.environ.get("PACELINE_UPDATE_GOLDEN") == "1"
 
 
