@@ -9,7 +9,7 @@ from paceline.engine_ext.coalescing.plan import SpanPlan
 
 
 class CoalescingMambaManager(MambaManager):
-    """vLLM's manager of recurrent state; a plan lives from `expect` to the allocation that it is for.
+    """vLLM's manager of recurrent state; a plan lives from `expect` to the end of the step.
 
     A span without a plan takes vLLM's own path, unchanged.
     """
@@ -19,18 +19,16 @@ class CoalescingMambaManager(MambaManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._plan: SpanPlan | None = None
-        self._exports: dict[int, Any] = {}
+        self._kept: dict[int, Any] = {}
 
     def expect(self, plan: SpanPlan) -> None:
         """Prepare for the allocation of a planned span."""
-        self._plan = plan
-        self._exports = {}
+        self._plan, self._kept = plan, {}
 
     def withdraw(self) -> dict[int, Any]:
-        """Forget the plan; return the blocks of its states by position, empty when it was never used."""
-        self._plan = None
-        exports, self._exports = self._exports, {}
-        return exports
+        """Forget the plan; return the blocks of the states it published by position, none when it was never used."""
+        kept, self._plan, self._kept = self._kept, None, {}
+        return kept
 
     def _planned(self, request_id: str, end: int) -> SpanPlan | None:
         """Return the plan of a request's span that really ends where the plan does."""
@@ -76,7 +74,9 @@ class CoalescingMambaManager(MambaManager):
         fresh = self.block_pool.get_new_blocks(len(columns.targets))
         for column, block in zip(columns.targets, fresh, strict=True):
             blocks[column] = block
-        self._exports = dict(zip(plan.targets, fresh, strict=True))
+        self._kept = dict(zip(plan.targets, fresh, strict=True))
+        if plan.keeps_end:
+            self._kept[plan.end] = blocks[columns.final]
         return blocks[known:]
 
     def cache_blocks(
@@ -87,11 +87,10 @@ class CoalescingMambaManager(MambaManager):
         *,
         replay_boundaries: Sequence[int],
     ) -> None:
-        """Publish a request's states, with those of its plan once it has their blocks; the plan ends here.
+        """Publish a request's states, with those of its plan once they have blocks.
 
         `num_tokens` may be less than the plan's end: vLLM publishes whole blocks.
         """
-        targets: tuple[int, ...] = ()
-        if self._plan is not None and self._exports and self._plan.request_id == request.request_id:
-            targets, self._plan = self._plan.targets, None
-        super().cache_blocks(request, num_tokens, retention_interval, replay_boundaries=[*replay_boundaries, *targets])
+        planned = self._plan is not None and self._plan.request_id == request.request_id
+        boundaries = [*replay_boundaries, *(self._kept if planned else ())]
+        super().cache_blocks(request, num_tokens, retention_interval, replay_boundaries=boundaries)

@@ -65,7 +65,8 @@ class SpanLimits:
 class SpanPlan:
     """One pass over tokens [start, end) that exports the states at `targets`, all strictly inside.
 
-    `spare` are those of the targets that stock vLLM would not have kept: the first to go when memory is short.
+    `spare` are those of the targets that stock vLLM would not have kept: the first to go when memory is short. With
+    `keeps_end` the state at the end, which every pass leaves behind, is kept too, as a spare one.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class SpanPlan:
     end: int
     targets: tuple[int, ...]
     spare: tuple[int, ...] = ()
+    keeps_end: bool = False
 
     @property
     def tokens(self) -> int:
@@ -129,8 +131,10 @@ def plan_span(
     if end % grids.fine_tokens and end != prompt_tokens:
         return Refusal.UNALIGNED_END
     needed = {stop for stop in stops if start < stop < end}
-    wished = [position for position in grids.retained(prompt_tokens) if start < position < end]
-    if not needed and not wished:
+    retained = grids.retained(prompt_tokens)
+    wished = [position for position in retained if start < position < end]
+    keeps_end = end in retained and end not in stops
+    if not needed and not wished and not keeps_end:
         return Refusal.NOTHING_TO_EXPORT
     if len(needed) > MAX_TARGETS:
         return Refusal.TOO_MANY_STOPS
@@ -139,7 +143,7 @@ def plan_span(
     targets = tuple(sorted([*needed, *spare]))
     if any((target - start) % limits.cut_tokens for target in targets):
         return Refusal.UNALIGNED_CUT
-    return SpanPlan(request_id, start, end, targets, spare)
+    return SpanPlan(request_id, start, end, targets, spare, keeps_end)
 
 
 def prefill_spans(

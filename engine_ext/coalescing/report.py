@@ -9,7 +9,7 @@ from paceline.engine_ext.coalescing.plan import Refusal, SpanPlan
 
 @dataclass(slots=True)
 class CoalescingCounters:
-    """Spans that ran in one pass, their tokens, the states they exported, and the spans not planned by reason."""
+    """Spans that ran in one pass, their tokens, the states they kept, and the spans not planned by reason."""
 
     spans: int = 0
     span_tokens: int = 0
@@ -17,10 +17,11 @@ class CoalescingCounters:
     refused: Counter[Refusal] = field(default_factory=Counter)
 
     def planned(self, plan: SpanPlan) -> None:
-        """Count a span that was scheduled with its plan."""
-        self.spans += 1
-        self.span_tokens += plan.tokens
-        self.exported_states += len(plan.targets)
+        """Count a span that was scheduled with its plan; one that only keeps its end is no coalesced span."""
+        self.exported_states += len(plan.targets) + plan.keeps_end
+        if plan.targets:
+            self.spans += 1
+            self.span_tokens += plan.tokens
 
     def to_wire(self) -> dict[str, Any]:
         """Return the counters as the admin route answers them."""

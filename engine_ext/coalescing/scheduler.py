@@ -97,7 +97,7 @@ class CoalescingMixin(Scheduler):
         stops = ((prompt - 1) // block * block, request.shared_prefix_boundary // block * block)
         limits = SpanLimits(settings.max_span_tokens, admission.CUT_TOKENS)
         plan = plan_span(request.request_id, start, end, prompt, self.coalescing_grids, limits, stops)
-        return plan if isinstance(plan, Refusal) else self._fit(plan)
+        return self._fit(plan) if isinstance(plan, SpanPlan) and plan.targets else plan
 
     def _fit(self, plan: SpanPlan) -> SpanPlan | Refusal:
         """Return the plan with as many spare states as fit in memory that stock vLLM would leave unused.
@@ -141,6 +141,8 @@ class CoalescingMixin(Scheduler):
             pool.evict_blocks({block.block_id for blocks in exports for block in blocks.values()})
             self.coalescing_counters.refused[Refusal.NO_FREE_BLOCKS] += 1
             return
-        pool.lend(blocks[position] for position in plan.spare for blocks in exports)
-        setattr(output, PLAN_ATTRIBUTE, plan)
+        spare = (*plan.spare, plan.end) if plan.keeps_end else plan.spare
+        pool.lend(blocks[position] for position in spare for blocks in exports)
         self.coalescing_counters.planned(plan)
+        if plan.targets:
+            setattr(output, PLAN_ATTRIBUTE, plan)

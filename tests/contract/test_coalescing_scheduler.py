@@ -55,6 +55,17 @@ def test_a_later_prompt_hits_each_retained_state_at_exactly_its_position(shared,
     assert engine.leaked_blocks == 0
 
 
+@pytest.mark.parametrize(("shared", "hit"), [(9216, 9216), (9215, 8192), (8192, 8192), (8191, 6144), (6143, 0)])
+def test_a_retained_state_at_the_end_of_a_chunk_is_kept_as_well(shared, hit):
+    engine = Engine(ON, SOURCE)
+    engine.add("a", prompt(10240))
+    engine.run()
+    assert engine.lengths("a") == [8192, 2048]
+    engine.add("b", prompt(10240)[:shared] + prompt(500, seed=3))
+    engine.run()
+    assert engine.hits["b"] == hit
+
+
 def test_the_plan_travels_with_its_step_and_no_other():
     engine = Engine(ON, SOURCE)
     engine.add("a", prompt(16228))

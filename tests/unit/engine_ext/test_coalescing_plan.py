@@ -92,6 +92,16 @@ def test_a_page_that_is_no_multiple_of_the_kernel_chunk_is_refused():
     assert plan_span("a", 0, 1600, 1600, page, LIMITS) is Refusal.UNALIGNED_CUT
 
 
+def test_a_pass_that_ends_at_a_retained_position_keeps_its_end():
+    # 10240 tokens: the coarse grid keeps 8192 and 6144, the fine one 9728 and 9216.
+    assert plan_span("a", 0, 8192, 10240, DCP4_DROP, LIMITS) == SpanPlan("a", 0, 8192, (6144,), (6144,), keeps_end=True)
+    assert plan_span("a", 6144, 8192, 10240, DCP4_DROP, LIMITS) == SpanPlan("a", 6144, 8192, (), (), keeps_end=True)
+
+
+def test_an_end_that_stock_keeps_anyway_needs_no_plan():
+    assert plan_span("a", 0, 8192, 8193, DCP1, LIMITS, stops=(8192,)) is Refusal.NOTHING_TO_EXPORT
+
+
 def test_a_junction_takes_the_place_of_the_coarsest_retained_state():
     plan = plan_span("a", 8192, 16228, 16228, DCP4_DROP, LIMITS, stops=(15872, 9216))
     assert plan.targets == (9216, 14336, 15360, 15872)
@@ -155,7 +165,9 @@ def test_a_plan_keeps_every_stop_and_never_aliases_columns(grids, start_blocks, 
     plan = plan_span("a", start, end, prompt, grids, SpanLimits(), stops)
     if isinstance(plan, Refusal):
         return
-    assert 1 <= len(plan.targets) <= MAX_TARGETS
+    assert len(plan.targets) <= MAX_TARGETS
+    assert plan.targets or plan.keeps_end
+    assert not plan.keeps_end or end in grids.retained(prompt)
     assert {stop for stop in stops if start < stop < end} <= set(plan.targets)
     assert set(plan.targets) <= set(stops) | set(grids.retained(prompt))
     columns = plan.columns(block)
