@@ -19,6 +19,7 @@ PREFILL_SCHEDULED: Final = "prefillScheduled"
 CLIENT_LAG: Final = "clientLag"
 ENGINE_REPEATS: Final = "engineRepeats"
 OUTPUTS_EQUAL: Final = "outputsEqual"
+PACING_FORMULA: Final = "pacingFormula"
 CONTROL_ARM: Final = "controlArm"
 
 INVALIDATING: Final = frozenset({COMPLETIONS, COUNTERS_INTACT, ENGINE_ALONE, COLD_PROMPT, PREFILL_SCHEDULED})

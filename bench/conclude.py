@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from paceline.bench.audits import INVALIDATING, arm_audits
 from paceline.bench.bootstrap import judge_ratio, median_estimate, noise_floor, ratio_estimate
 from paceline.bench.plan import ExperimentPlan
+from paceline.bench.prediction import predict
 from paceline.bench.records import (
     ArmResult,
     AuditOutcome,
@@ -19,7 +20,7 @@ from paceline.bench.records import (
     RequestRecord,
     Verdict,
 )
-from paceline.bench.run_audits import control_audit, output_audits
+from paceline.bench.run_audits import control_audit, formula_audits, output_audits
 
 
 def conclude(
@@ -33,9 +34,10 @@ def conclude(
     measured = {arm.name: [b for b in blocks if b.arm == arm.name and not b.warm_up] for arm in plan.all_arms}
     baseline = plan.baseline.name
     audits = [audit for arm, own in measured.items() for audit in arm_audits(plan, arm, own, measured[baseline])]
-    arms = [_arm_result(plan, arm, own, audits) for arm, own in measured.items()]
+    arms = _with_predictions(plan, [_arm_result(plan, arm, own, audits) for arm, own in measured.items()])
     comparisons = _comparisons(plan, measured, {arm.arm: arm for arm in arms})
     audits += output_audits(plan, requests)
+    audits += formula_audits(arms)
     audits += control_audit(plan, comparisons)
     return ExperimentResult(
         engine=engine, clock=clock, arms=tuple(arms), comparisons=tuple(comparisons), audits=tuple(audits)
@@ -64,6 +66,14 @@ def _arm_result(
             if found
         },
     )
+
+
+def _with_predictions(plan: ExperimentPlan, arms: Sequence[ArmResult]) -> list[ArmResult]:
+    settings = {arm.name: arm for arm in plan.all_arms}
+    base = next(arm for arm in arms if arm.arm == plan.baseline.name)
+    return [
+        arm.model_copy(update={"predicted": predict(settings[arm.arm], plan.baseline, base.metrics)}) for arm in arms
+    ]
 
 
 def _comparisons(

@@ -217,7 +217,10 @@ class Estimate(WireModel):
 
 
 class ArmResult(WireModel):
-    """One arm's medians over its blocks. An arm with fewer completions than planned is not valid."""
+    """One arm's medians over its blocks. An arm with fewer completions than planned is not valid.
+
+    `predicted` is what the pacing formula gives for the arm from the baseline's medians; empty where it does not apply.
+    """
 
     arm: str
     valid: bool
@@ -226,6 +229,7 @@ class ArmResult(WireModel):
     planned_requests: int
     completed_requests: int
     metrics: dict[Metric, Estimate] = Field(default_factory=dict)
+    predicted: dict[Metric, float] = Field(default_factory=dict)
 
 
 class Verdict(StrEnum):

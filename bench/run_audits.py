@@ -1,11 +1,24 @@
 """Checks that need the whole run: outputs of one arm against another's, and the A/A arm."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from paceline.bench.audits import CONTROL_ARM, ENGINE_REPEATS, OUTPUTS_EQUAL, failed, not_applicable, passed
+from paceline.bench.audits import (
+    CONTROL_ARM,
+    ENGINE_REPEATS,
+    OUTPUTS_EQUAL,
+    PACING_FORMULA,
+    failed,
+    not_applicable,
+    passed,
+)
 from paceline.bench.outputs import OutputComparison, compare_arms
 from paceline.bench.plan import ExperimentPlan
-from paceline.bench.records import AuditResult, Comparison, RequestRecord, Verdict
+from paceline.bench.records import ArmResult, AuditResult, Comparison, Metric, RequestRecord, Verdict
+
+RATE: Final = Metric.RESIDENT_RATE_DURING
+LEAST_SHARE_OF_PREDICTION: Final = 0.8
+"""How much of the predicted rate an arm must reach for its pacing to have worked."""
 
 
 def output_audits(plan: ExperimentPlan, requests: Sequence[RequestRecord]) -> list[AuditResult]:
@@ -63,6 +76,22 @@ def _output_audit(arm: str, outputs: OutputComparison, repeats: OutputComparison
             arm,
         )
     return passed(OUTPUTS_EQUAL, f"equal within {tolerance:g}: {outputs.summary()}", arm)
+
+
+def formula_audits(arms: Sequence[ArmResult]) -> list[AuditResult]:
+    """Return, for each arm that the pacing formula speaks of, whether its residents got what it predicts."""
+    audits = []
+    for arm in arms:
+        measured, predicted = arm.metrics.get(RATE), arm.predicted.get(RATE)
+        if measured is None or predicted is None:
+            continue
+        message = (
+            f"residents got {measured.value:.1f} tok/s, {measured.value / predicted:.0%} of the {predicted:.1f} that "
+            f"the formula predicts from the unpaced arm"
+        )
+        enough = measured.value >= LEAST_SHARE_OF_PREDICTION * predicted
+        audits.append((passed if enough else failed)(PACING_FORMULA, message, arm.arm))
+    return audits
 
 
 def control_audit(plan: ExperimentPlan, comparisons: Sequence[Comparison]) -> list[AuditResult]:

@@ -1,0 +1,32 @@
+"""What a fixed interval should do to residents and newcomer, from the same run's unpaced arm.
+
+With C chunks, a mixed step of Tm seconds, a decode step of Td and k tokens a step, pacing by N gives the residents
+N*k / (Tm + (N-1)*Td) tokens per second and makes the prefill take C*(Tm + (N-1)*Td). The unpaced rate is k/Tm and the
+rate before the prefill k/Td, so k and C cancel and nothing but measured rates is left.
+"""
+
+from collections.abc import Mapping
+
+from paceline.bench.plan import Arm
+from paceline.bench.records import Estimate, Metric
+from paceline.engine_ext.settings import PacingMode
+
+
+def predict(arm: Arm, baseline: Arm, measured: Mapping[Metric, Estimate]) -> dict[Metric, float]:
+    """Return what the formula gives for an arm, from the baseline's medians.
+
+    Empty where the formula does not apply: the arm has no fixed interval above 1, the baseline is paced itself, their
+    coalescing differs, or the baseline lacks a rate.
+    """
+    interval = arm.pacing.effective_interval
+    unpaced = baseline.pacing.mode is not PacingMode.SLO and baseline.pacing.effective_interval == 1
+    if interval == 1 or not unpaced or arm.coalescing != baseline.coalescing:
+        return {}
+    needed = (Metric.RESIDENT_RATE_BEFORE, Metric.RESIDENT_RATE_DURING, Metric.TIME_TO_FIRST_TOKEN)
+    if any(metric not in measured or measured[metric].value <= 0 for metric in needed):
+        return {}
+    before, during, wait = (measured[metric].value for metric in needed)
+    return {
+        Metric.RESIDENT_RATE_DURING: interval / (1 / during + (interval - 1) / before),
+        Metric.TIME_TO_FIRST_TOKEN: wait * (1 + (interval - 1) * during / before),
+    }
