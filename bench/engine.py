@@ -1,5 +1,6 @@
 """The engine under test, as the benchmark reaches it: vLLM's OpenAI API, its metrics page, and our admin port."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -95,9 +96,10 @@ class EngineClient:
             query = f"/paceline/v1/steps?after={after}&limit={STEPS_PER_PAGE}"
             page = [EngineStep.model_validate(record) for record in (await self._ask_admin(query)).json()["records"]]
             fresh = {(step.engine, step.step): step for step in page if (step.engine, step.step) not in found}
-            if not fresh:
-                return list(found.values())
             found |= fresh
+            # An engine that goes on stepping always has something fresh: a page that it did not fill is the newest.
+            if not fresh or max(Counter(step.engine for step in page).values()) < STEPS_PER_PAGE:
+                return list(found.values())
 
     def completion(self, clock: RunClock, identity: RequestIdentity, prompt: list[int], cache_salt: str) -> Stream:
         """Prepare a greedy completion of exactly `identity.max_tokens` tokens; its body is built here, not when sent.
