@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: generate help env engine-env model demo check check-fast lock format
+.PHONY: generate help env engine-env model demo cluster cluster-down check check-fast lock format
 
 help: ## list the commands
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 18
@@ -22,6 +22,12 @@ demo: ## run a paced engine here, measure pacing off against N=4, print the tabl
 
 check: env ## everything that must hold
 	@$(PY) scripts/check.py
+
+cluster: env ## start a Kubernetes with Paceline on this machine and leave it running (needs root; BARE=1: without Paceline)
+	@PYTHONPATH=tests/cluster $(PY) -P -m testbed up $(if $(BARE),--bare)
+
+cluster-down: ## end the cluster that `make cluster` started
+	@PYTHONPATH=tests/cluster $(PY) -P -m testbed down
 
 check-fast: env ## style and pure logic only (under 2 minutes)
 	@$(PY) scripts/check.py --fast

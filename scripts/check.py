@@ -15,6 +15,7 @@ PYTEST = (str(BIN / "python"), "-m", "pytest")
 ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
 ENGINE_ENV = ("bash", "scripts/engine_env.sh")
 MODEL = ("bash", "scripts/model.sh")
+KUBERNETES = ("bash", "scripts/build_kubernetes.sh")
 CHROMIUM = ("bash", "scripts/apt_install.sh", "chromium", "chromium", "fonts-dejavu-core")
 PGBOUNCER = ("bash", "scripts/apt_install.sh", "pgbouncer", "pgbouncer")
 
@@ -44,8 +45,12 @@ PARTS = {
     "engine": Part("a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, MODEL)),
     "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),), (PGBOUNCER,)),
     "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV,)),
-    "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),)),
-    "cluster": Part("a real Kubernetes", ((*PYTEST, "tests/cluster"),)),
+    "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),), ((*KUBERNETES, "helm"),)),
+    "cluster": Part(
+        "a real Kubernetes",
+        ((*PYTEST, "tests/cluster"),),
+        (KUBERNETES, ("bash", "scripts/node_packages.sh"), ENGINE_ENV, MODEL, ("bash", "scripts/base_image.sh")),
+    ),
     "browser": Part("the dashboard in real Chromium", ((*PYTEST, "tests/browser"),), (CHROMIUM,)),
 }
 FAST = ("style", "unit")
