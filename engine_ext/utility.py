@@ -6,6 +6,7 @@ Arguments and answers are plain JSON values, since they cross a process boundary
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from paceline.engine_ext.coalescing.scheduler import CoalescingMixin
 from paceline.engine_ext.methods import APPLY_METHOD, STATE_METHOD, STEPS_METHOD
 from paceline.engine_ext.pacing.mixin import PacingMixin
 from paceline.engine_ext.settings import LiveSettings
@@ -27,8 +28,9 @@ def state(core: Any) -> dict[str, Any]:
         "compatible": not scheduler.incompatible,
         "settings": live.model_dump(mode="json", by_alias=True, exclude_none=True),
         "unfinished": scheduler.get_num_unfinished_requests(),
-        "counters": scheduler.step_log.counters(),
+        "counters": _counters(scheduler),
         "pacing": scheduler.pacing_report(),
+        "coalescing": scheduler.coalescing_report() if isinstance(scheduler, CoalescingMixin) else {},
     }
 
 
@@ -48,7 +50,14 @@ def steps(core: Any, after: int | None, limit: int) -> dict[str, Any]:
         return {"counters": {}, "records": []}
     log = scheduler.step_log
     rank = scheduler.engine_rank
-    return {"counters": log.counters(), "records": [record.to_wire(rank) for record in log.page(after, limit)]}
+    return {"counters": _counters(scheduler), "records": [record.to_wire(rank) for record in log.page(after, limit)]}
+
+
+def _counters(scheduler: PacingMixin) -> dict[str, Any]:
+    counters = scheduler.step_log.counters()
+    if isinstance(scheduler, CoalescingMixin):
+        counters["coalescing"] = scheduler.coalescing_counters.to_wire()
+    return counters
 
 
 def _foreign(core: Any) -> dict[str, Any]:
@@ -65,6 +74,7 @@ def _foreign(core: Any) -> dict[str, Any]:
         "unfinished": 0,
         "counters": {},
         "pacing": {},
+        "coalescing": {},
     }
 
 

@@ -118,6 +118,7 @@ def _report(answers: list[dict[str, Any]]) -> dict[str, Any]:
         "compatible": all(answer["compatible"] for answer in answers),
         "reasons": list(reasons),
         "pacing": [answer["pacing"] for answer in answers],
+        "coalescing": [answer["coalescing"] for answer in answers],
     }
 
 

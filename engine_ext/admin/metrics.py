@@ -20,6 +20,11 @@ TOTALS = (
     ("preemptions", "paceline_engine_preemptions", "Requests preempted under cache pressure."),
     ("settingsChanges", "paceline_engine_settings_changes", "Live settings taken over."),
 )
+COALESCING = (
+    ("plannedSpans", "paceline_engine_coalesced_spans", "Spans that ran in one pass."),
+    ("plannedTokens", "paceline_engine_coalesced_tokens", "Tokens of spans that ran in one pass."),
+    ("exportedStates", "paceline_engine_exported_states", "Recurrent states kept on the way, each in every layer."),
+)
 PROMISE = (
     ("residentsKept", "resident", "kept"),
     ("residentsBroken", "resident", "broken"),
@@ -44,6 +49,7 @@ class EngineCollector(Collector):
                 total.add_metric([str(state["engine"])], state["counters"].get(key, 0))
             yield total
         yield from _pacing(states)
+        yield from _coalescing(states)
 
 
 def _per_kind(states: list[dict[str, Any]]) -> Iterator[Metric]:
@@ -78,3 +84,19 @@ def _pacing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:
             if key in report:
                 promise.add_metric([engine, role, outcome], report[key])
     yield from (paced, revision, interval, slack, promise)
+
+
+def _coalescing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:
+    families = {key: CounterMetricFamily(name, text, labels=["engine"]) for key, name, text in COALESCING}
+    refused = CounterMetricFamily(
+        "paceline_engine_uncoalesced_spans", "Spans split as usual, by reason.", labels=["engine", "reason"]
+    )
+    for state in states:
+        engine, counters = str(state["engine"]), state["counters"].get("coalescing")
+        if counters is None:
+            continue
+        for key, family in families.items():
+            family.add_metric([engine], counters[key])
+        for reason, count in counters["notPlanned"].items():
+            refused.add_metric([engine, reason], count)
+    yield from (*families.values(), refused)

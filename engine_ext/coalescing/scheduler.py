@@ -39,13 +39,16 @@ class CoalescingMixin(Scheduler):
         self.coalescing_obstacles: tuple[str, ...] = (*compat.problems("coalescing"), *admission.engine_obstacles(self))
         if not self.coalescing_obstacles and (not self._states or self._spare_pool is None):
             self.coalescing_obstacles = ("vLLM built its caches before the plugin was loaded",)
+        for obstacle in self.coalescing_obstacles:
+            logger.info("paceline: final chunks can't be coalesced on this engine: %s", obstacle)
         block = self.cache_config.block_size
         self.coalescing_grids = Grids(block, COARSE_BLOCKS * block, keeps_previous=True)
         self._span_plan: SpanPlan | None = None
 
     def coalescing_report(self) -> dict[str, Any]:
-        """Return what coalescing did, and why it can't do anything on this engine if so."""
-        return {**self.coalescing_counters.to_wire(), "obstacles": list(self.coalescing_obstacles)}
+        """Return whether final chunks are coalesced now, and what on this engine keeps them from it."""
+        enabled = self.live.coalescing.final_chunk is FinalChunk.ENABLED
+        return {"active": enabled and not self.coalescing_obstacles, "obstacles": list(self.coalescing_obstacles)}
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule a step; its output carries the plan of the span that runs in it."""

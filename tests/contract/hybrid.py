@@ -280,7 +280,7 @@ class Engine:
     @property
     def report(self) -> dict[str, Any]:
         """What coalescing did."""
-        return self.scheduler.coalescing_report()
+        return self.scheduler.coalescing_counters.to_wire()
 
     @property
     def pool(self) -> Any:

@@ -103,7 +103,7 @@ def test_spare_states_outlive_the_switch_and_stay_the_first_to_go():
     engine.run()
     assert engine.pool.spares
     engine.set(coalescing=OFF)
-    engine.add("b", prompt(2000, seed=2))
+    engine.add("b", prompt(2200, seed=2))
     engine.run()
     engine.add("a2", prompt(1000))
     engine.run()

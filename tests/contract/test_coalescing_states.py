@@ -115,9 +115,9 @@ def test_beside_decoders_outputs_equal_the_split_run(engine: LiveEngine) -> None
     for coalescing in (OFF, ON):
         engine.forget()
         engine.set(coalescing)
-        spans = engine.scheduler.coalescing_report()["plannedSpans"]
+        spans = engine.scheduler.coalescing_counters.spans
         answers[coalescing.final_chunk] = engine.ask(*residents, PROMPT, max_tokens=12)
-        planned = engine.scheduler.coalescing_report()["plannedSpans"] - spans
+        planned = engine.scheduler.coalescing_counters.spans - spans
         assert planned == (1 if coalescing == ON else 0)
     for split, coalesced in zip(*answers.values(), strict=True):
         assert_same_answer(coalesced, split)
