@@ -38,7 +38,7 @@ def build_app(cores: EngineCores, monitor: Monitor, token: str) -> FastAPI:
 def _bearer(token: str) -> Any:
     expected = token.encode()
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), expected):
             detail = "send `Authorization: Bearer <token>` with the token of PACELINE_ADMIN_TOKEN_FILE"
