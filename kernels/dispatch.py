@@ -1,0 +1,126 @@
+"""What qualifies for the page gate: one table of rules, each with the reason that a refusal is reported under."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import torch
+
+from paceline.kernels.arguments import HEAD_SIZE, SLOT_TOKENS
+
+MIN_ROWS: Final = {"cpu": 1, "cuda": 32}
+"""Query rows that the longest sequence of a step must have: below, most of a CUDA tile would be empty."""
+
+
+class GateMode(StrEnum):
+    """Which layers the gate takes.
+
+    `Auto` takes those where the kernel was measured faster than the engine's own, `AnyPage` all that qualify, with the
+    page size that the model asks for.
+    """
+
+    AUTO = "Auto"
+    ANY_PAGE = "AnyPage"
+    DISABLED = "Disabled"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the gate must know of an attention layer; sizes in tokens and elements."""
+
+    head_size: int
+    page_size: int
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    device: str
+    num_heads: int
+    num_kv_heads: int
+    decoder: bool = True
+    causal: bool = True
+    sliding_window: bool = False
+    soft_cap: bool = False
+    alibi: bool = False
+    sinks: bool = False
+    cache_layout: str = "plain"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the table: `reason` is counted and shown, `refuses` tells whether a layer is refused for it."""
+
+    reason: str
+    refuses: Callable[[Layer], bool]
+    meaning: str
+
+
+DTYPES: Final = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16,)}
+
+RULES: Final = (
+    Rule("Device", lambda layer: layer.device not in DTYPES, "there is a kernel for CPU and for CUDA only"),
+    Rule("HeadSize", lambda layer: layer.head_size != HEAD_SIZE, f"the kernel is for heads of {HEAD_SIZE} elements"),
+    Rule(
+        "Page", lambda layer: layer.page_size % SLOT_TOKENS != 0, f"a page must be a multiple of {SLOT_TOKENS} tokens"
+    ),
+    Rule(
+        "Dtype",
+        lambda layer: layer.dtype not in DTYPES.get(layer.device, ()),
+        "float32, bfloat16 (CPU), float16 (CUDA)",
+    ),
+    Rule("CacheDtype", lambda layer: layer.cache_dtype != layer.dtype, "a quantized cache would need its scales"),
+    Rule(
+        "CacheLayout", lambda layer: layer.cache_layout != "plain", "the engine packs this cache for its own AMX kernel"
+    ),
+    Rule(
+        "HeadGroups", lambda layer: layer.num_heads % layer.num_kv_heads != 0, "query heads must share kv heads evenly"
+    ),
+    Rule("NotDecoder", lambda layer: not layer.decoder, "encoder and cross attention don't read a causal cache"),
+    Rule("NotCausal", lambda layer: not layer.causal, "the kernel is causal"),
+    Rule("SlidingWindow", lambda layer: layer.sliding_window, "the kernel attends to the whole context"),
+    Rule("SoftCap", lambda layer: layer.soft_cap, "the kernel does not cap scores"),
+    Rule("Alibi", lambda layer: layer.alibi, "the kernel adds no position bias"),
+    Rule("Sinks", lambda layer: layer.sinks, "the kernel has no attention sinks"),
+)
+
+FEW_ROWS: Final = "FewRows"
+"""The reason for which a step, not a layer, is refused."""
+
+
+def refusals(layer: Layer) -> tuple[str, ...]:
+    """Return every reason for which a layer does not qualify; empty when it does."""
+    return tuple(rule.reason for rule in RULES if rule.refuses(layer))
+
+
+def refuses_rows(device: str, longest: int) -> bool:
+    """Tell whether a step is refused because its longest sequence has too few query rows."""
+    return longest < MIN_ROWS[device]
+
+
+def meaning(reason: str) -> str:
+    """Return what a reason means, in words for a status message."""
+    if reason == FEW_ROWS:
+        return f"no sequence of the step has enough query rows (on CUDA {MIN_ROWS['cuda']})"
+    return next(rule.meaning for rule in RULES if rule.reason == reason)
+
+
+@dataclass
+class GateCounters:
+    """Attention calls that the kernel served, and those that it did not by reason."""
+
+    served: int = 0
+    served_rows: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def serve(self, rows: int) -> None:
+        """Count a call that the kernel served."""
+        self.served += 1
+        self.served_rows += rows
+
+    def refuse(self, reasons: tuple[str, ...]) -> None:
+        """Count a call left to the engine, under each of its reasons."""
+        self.refused.update(reasons)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the counters as plain data."""
+        return {"served": self.served, "servedRows": self.served_rows, "refused": dict(self.refused)}

@@ -1,0 +1,95 @@
+"""The library's build: in a wheel, without a compiler, and when it is older than its sources."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from toolchain import ROOT
+
+from paceline.kernels import build_cpu
+from paceline.kernels.loader import CpuKernels, KernelUnavailableError
+
+LIBRARY_IN_WHEEL = "paceline/kernels/paged_prefill_cpu.so"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a copy of the files that a wheel is built from."""
+    copy = tmp_path / "checkout"
+    rooms = [path.name for path in (ROOT / "src" / "paceline").iterdir() if path.is_symlink()]
+    for name in (*rooms, "src"):
+        shutil.copytree(
+            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.part")
+        )
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def build_wheel(checkout: Path, mode: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PACELINE_CPU_KERNELS": mode, "PATH": path}
+    environment.pop("CXX", None)
+    command = [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", "dist"]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def contents(checkout: Path) -> tuple[str, list[str]]:
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return wheel.name, archive.namelist()
+
+
+def test_a_wheel_has_the_library_and_serves_every_python(checkout: Path) -> None:
+    done = build_wheel(checkout, "Require")
+    assert done.returncode == 0, done.stderr
+    name, files = contents(checkout)
+    assert "-py3-none-linux_" in name
+    assert LIBRARY_IN_WHEEL in files
+    assert "paceline/kernels/cuda/paged_prefill.cu" in files
+    assert not any(file.endswith((".cpp", ".h")) for file in files)
+
+
+def test_without_a_compiler_the_build_says_so_and_leaves_the_library_out(checkout: Path) -> None:
+    done = build_wheel(checkout, "Auto", path="")
+    assert done.returncode == 0, done.stderr
+    assert "built WITHOUT its CPU kernels, engines will serve without the page gate: no C++ compiler" in done.stdout
+    name, files = contents(checkout)
+    assert name.endswith("-py3-none-any.whl")
+    assert LIBRARY_IN_WHEEL not in files
+
+
+def test_required_kernels_fail_the_build_without_a_compiler(checkout: Path) -> None:
+    done = build_wheel(checkout, "Require", path="")
+    assert done.returncode != 0
+    assert "PACELINE_CPU_KERNELS=Require, but no C++ compiler found" in done.stderr
+
+
+def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(KernelUnavailableError, match=r"built without a C\+\+ compiler.*kernels/build_cpu\.py"):
+        CpuKernels(tmp_path / "absent.so")
+
+
+def test_a_library_of_other_sources_is_refused() -> None:
+    assert CpuKernels(build_cpu.LIBRARY, build_cpu.build_key())
+    with pytest.raises(KernelUnavailableError, match="built from other sources"):
+        CpuKernels(build_cpu.LIBRARY, "0123456789abcdef")
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.so").write_text("no library")
+    with pytest.raises(KernelUnavailableError, match="can't be loaded"):
+        CpuKernels(tmp_path / "broken.so")
+
+
+def test_levels_share_no_function(tmp_path: Path) -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("nm (binutils) is not installed")
+    objects = build_cpu.compile_objects(tmp_path)
+    for level in (path for path in objects if "level_" in path):
+        symbols = subprocess.run(["nm", "-C", "--defined-only", level], capture_output=True, text=True).stdout
+        weak = [line for line in symbols.splitlines() if line.split()[1] in "WVu"]
+        assert weak == [], f"{level} could hand its instructions to other levels"
