@@ -15,6 +15,7 @@ PYTEST = (str(BIN / "python"), "-m", "pytest")
 ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
 ENGINE_ENV = ("bash", "scripts/engine_env.sh")
 MODEL = ("bash", "scripts/model.sh")
+NVRTC_ENV = ("bash", "scripts/nvrtc_env.sh")
 KUBERNETES = ("bash", "scripts/build_kubernetes.sh")
 CHROMIUM = ("bash", "scripts/apt_install.sh", "chromium", "chromium", "fonts-dejavu-core")
 PGBOUNCER = ("bash", "scripts/apt_install.sh", "pgbouncer", "pgbouncer")
@@ -44,7 +45,7 @@ PARTS = {
     "contract": Part("the real vLLM scheduler, step by step", ((*ENGINE_PYTEST, "tests/contract"),), (ENGINE_ENV,)),
     "engine": Part("a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, MODEL)),
     "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),), (PGBOUNCER,)),
-    "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV,)),
+    "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV, NVRTC_ENV)),
     "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),), ((*KUBERNETES, "helm"),)),
     "cluster": Part(
         "a real Kubernetes",

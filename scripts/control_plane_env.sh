@@ -9,5 +9,5 @@ say "building the control plane's environment (.venv)"
 uv=$(find_uv)
 "$uv" venv --quiet --clear --python "$(find_python)" .venv
 "$uv" pip install --quiet --python .venv/bin/python --no-deps -r constraints/dev.txt
-"$uv" pip install --quiet --python .venv/bin/python --no-deps -e .
+PACELINE_CPU_KERNELS=Skip "$uv" pip install --quiet --python .venv/bin/python --no-deps -e .
 echo "$stamp" > .venv/.stamp

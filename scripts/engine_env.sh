@@ -16,6 +16,7 @@ python=$(find_python)
 base=$CACHE/engine-$version-$({ cat "$constraints"; "$python" --version; } | sha256sum | cut -c1-16)
 overlay=.venv-engine-$version
 stamp=$({ echo "$base"; cat pyproject.toml constraints/dev.txt scripts/engine_env.sh; } | sha256sum | cut -c1-16)
+"$python" kernels/build_cpu.py >/dev/null || say "no CPU kernels: engines serve without the page gate"
 [ -f "$base/.complete" ] && [ "$(cat "$overlay/.stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 
 uv=$(find_uv)
@@ -32,5 +33,5 @@ say "adding paceline to the engine's environment ($overlay)"
 site=$("$overlay/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 "$base/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > "$site/paceline_engine_base.pth"
 "$uv" pip install --quiet --python "$overlay/bin/python" --no-deps -c constraints/dev.txt "${TEST_TOOLS[@]}"
-"$uv" pip install --quiet --python "$overlay/bin/python" --no-deps -e .
+PACELINE_CPU_KERNELS=Skip "$uv" pip install --quiet --python "$overlay/bin/python" --no-deps -e .
 echo "$stamp" > "$overlay/.stamp"
