@@ -66,17 +66,11 @@ class Reporter:
         faulty = ready is not None and ready.status == "False" and ready.reason not in _QUIET_REASONS
         if ready is not None and faulty and (before is None or before.reason != ready.reason):
             await self._event(profile, ready.reason, ready.message, "Warning")
+        # With the UID, so that a profile made anew under this name never gets its predecessor's status.
+        body = {"metadata": {"uid": profile.uid}, "status": _replaced(wanted, live)}
         try:
-            answer = await self._client.apply(
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": KIND,
-                    # With the UID, so that a profile made anew under this name never gets its predecessor's status.
-                    "metadata": {"name": profile.name, "namespace": profile.namespace, "uid": profile.uid},
-                    "status": wanted,
-                },
-                manager=MANAGER,
-                subresource="status",
+            answer = await self._client.merge(
+                PROFILES, profile.namespace, profile.name, body, manager=MANAGER, subresource="status"
             )
         except ApiError as error:
             if error.status in (404, 409):
@@ -117,6 +111,17 @@ class Reporter:
             if not error.is_conflict:
                 raise
         self._announced[key] = {name, *self._announced[key]}
+
+
+def _replaced(wanted: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
+    """Return the patch from the live to the wanted status; conditions of other writers stay.
+
+    A merge and not an apply: an older CRD prunes fields that it doesn't know from the one and refuses the other.
+    """
+    ours = {condition["type"] for condition in wanted["conditions"]}
+    others = [condition for condition in live.get("conditions", ()) if condition["type"] not in ours]
+    removed = dict.fromkeys(live.keys() - wanted.keys())
+    return {**removed, **wanted, "conditions": [*wanted["conditions"], *others]}
 
 
 def _hash(value: Any) -> str:

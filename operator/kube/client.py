@@ -80,21 +80,28 @@ class KubeClient:
         path = resource.path(manifest["metadata"]["namespace"])
         return await self.call("POST", path, query={"fieldManager": manager}, body=manifest)
 
-    async def apply(
-        self, manifest: Manifest, *, manager: str, force: bool = True, subresource: str | None = None
-    ) -> Manifest:
+    async def apply(self, manifest: Manifest, *, manager: str, force: bool = True) -> Manifest:
         """Apply an object on the server's side; without `force` a conflict (409) where another owns a field.
 
         A `resourceVersion` in its metadata makes a conflict of every change since then.
         """
         metadata = manifest["metadata"]
-        path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
+        path = resource_of(manifest).path(metadata["namespace"], metadata["name"])
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         return await self.call("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
-    async def merge(self, resource: Resource, namespace: str, name: str, body: Manifest, *, manager: str) -> Manifest:
+    async def merge(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Manifest,
+        *,
+        manager: str,
+        subresource: str | None = None,
+    ) -> Manifest:
         """Merge fields into an object; a null removes one, whoever owns it."""
-        path = resource.path(namespace, name)
+        path = resource.path(namespace, name, subresource)
         return await self.call("PATCH", path, query={"fieldManager": manager}, body=body, content_type=_MERGE)
 
     async def replace(self, manifest: Manifest) -> Manifest:

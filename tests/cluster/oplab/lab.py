@@ -8,7 +8,7 @@ from typing import Any
 from oplab.api import Api, Manifest
 from oplab.engines import FakeEngines
 from oplab.kubelet import Pod, make_pods
-from oplab.operator import RunningOperator, operator_config, running_operator
+from oplab.operator import Access, RunningOperator, operator_config, running_operator
 from paceline.operator.kube.resources import DEPLOYMENTS, PROFILES
 from testbed import ApiServer, wait_until
 
@@ -25,10 +25,12 @@ class Lab:
     space: str
 
     @contextmanager
-    def operator(self, identity: str = "operator-0", client: Any = None, **config: Any) -> Iterator[RunningOperator]:
-        """Have an operator for this namespace within the block."""
+    def operator(
+        self, identity: str = "operator-0", client: Any = None, access: Access | None = None, **config: Any
+    ) -> Iterator[RunningOperator]:
+        """Have an operator for this namespace within the block; `access` leads to the API server in another way."""
         settings = operator_config(self.engines.port, [self.space], **config)
-        with running_operator(self.server.kubeconfig, settings, identity, **(client or {})) as operator:
+        with running_operator(access or self.server.kubeconfig, settings, identity, **(client or {})) as operator:
             yield operator
 
     def profile(self, name: str = "web", spec: Manifest | None = None, **parts: Manifest) -> Any:

@@ -3,16 +3,22 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
 
 from paceline.operator.config import OperatorConfig
 from paceline.operator.controller import Controller
 from paceline.operator.kube.client import KubeClient
 from paceline.operator.kube.connection import connect
-from paceline.operator.kube.errors import KubeError
+from paceline.operator.kube.errors import KubeError, UnreachableError
+
+Access = Path | Configuration
+"""A kubeconfig, or the client's own configuration."""
 
 KEY = b"the key of the operators under test"
 
@@ -31,8 +37,24 @@ class CountedClient(KubeClient):
         super().__init__(*arguments, **named)
         self.calls: list[tuple[str, str]] = []
         self.writes = 0
+        self.failures = 0
         self._dies_at = dies_at
         self._after = after
+
+    async def page(self, *arguments: Any) -> Any:
+        try:
+            return await super().page(*arguments)
+        except UnreachableError:
+            self.failures += 1
+            raise
+
+    async def watch(self, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
+        try:
+            async for event in super().watch(*arguments, **named):
+                yield event
+        except UnreachableError:
+            self.failures += 1
+            raise
 
     async def call(self, verb: str, path: str, **named: Any) -> Any:
         self.calls.append((verb, path))
@@ -52,8 +74,8 @@ class CountedClient(KubeClient):
 class RunningOperator:
     """A controller in a thread. `controller` and `client` may be read by the test; only the thread changes them."""
 
-    def __init__(self, kubeconfig: Path, config: OperatorConfig, identity: str, **client: Any) -> None:
-        self._kubeconfig = kubeconfig
+    def __init__(self, access: Access, config: OperatorConfig, identity: str, **client: Any) -> None:
+        self._access = access
         self._config = config
         self._identity = identity
         self._client_options = client
@@ -86,6 +108,12 @@ class RunningOperator:
         controller = self.controller
         return controller is not None and controller.is_synced and controller.queue.is_idle
 
+    def pass_again(self) -> None:
+        """Ask for a pass over every profile."""
+        controller = self.controller
+        assert controller is not None
+        self.in_loop(lambda: [controller.queue.add(key) for key in controller.cache.profiles()])
+
     def in_loop(self, function: Callable[[], Any]) -> Any:
         """Call a function in the operator's thread."""
 
@@ -108,7 +136,7 @@ class RunningOperator:
             self._loop.close()
 
     async def _run(self) -> None:
-        api = await connect(self._kubeconfig)
+        api = await connect(self._access) if isinstance(self._access, Path) else ApiClient(self._access)
         self.client = CountedClient(api, request_seconds=self._config.request_seconds, **self._client_options)
         self.controller = Controller(self.client, self._config, KEY, self._identity)
         self._started.set()
@@ -140,10 +168,10 @@ def operator_config(admin_port: int, namespaces: list[str], **changes: Any) -> O
 
 @contextmanager
 def running_operator(
-    kubeconfig: Path, config: OperatorConfig, identity: str = "operator-0", **client: Any
+    access: Access, config: OperatorConfig, identity: str = "operator-0", **client: Any
 ) -> Iterator[RunningOperator]:
     """Have an operator at work within the block."""
-    operator = RunningOperator(kubeconfig, config, identity, **client)
+    operator = RunningOperator(access, config, identity, **client)
     operator.start()
     try:
         yield operator
