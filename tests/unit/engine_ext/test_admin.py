@@ -45,6 +45,7 @@ class Core:
             "unfinished": self.unfinished,
             "counters": self.counters(),
             "pacing": {"mode": "Fixed", "intervalSteps": 4},
+            "coalescing": {"active": False, "obstacles": []},
         }
 
     def counters(self) -> dict[str, Any]:
