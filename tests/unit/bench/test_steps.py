@@ -1,3 +1,11 @@
+import asyncio
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from bench_fakes import Body, Reply, http_server
+
+from paceline.bench.engine import EngineAddress, EngineClient
 from paceline.bench.records import PrefillSteps
 from paceline.bench.steps import EngineStep, prefill_steps
 
@@ -38,3 +46,37 @@ def test_a_record_that_lost_the_first_chunks_is_not_complete() -> None:
 def test_another_request_is_not_taken_for_ours() -> None:
     other = EngineStep(engine=0, step=1, duration_seconds=0.1, scheduled={"cmpl-run-1-13-injected-0-0": 64})
     assert prefill_steps([other], ID, 64) == PrefillSteps(complete=False, chunks=0, tokens=0, steps=0)
+
+
+class StepLog:
+    """An admin port with a ring of steps, that makes a new step at every question, as a busy engine does."""
+
+    def __init__(self, engines: int, steps: int):
+        self.newest = dict.fromkeys(range(engines), steps)
+
+    async def answer(self, path: str, _body: Body, reply: Reply) -> None:
+        query = parse_qs(urlsplit(path).query)
+        after, limit = int(query["after"][0]), int(query["limit"][0])
+        records: list[dict[str, Any]] = []
+        for engine, newest in self.newest.items():
+            own = [step for step in range(max(1, newest - 1_023), newest + 1) if step > after][:limit]
+            records += [{"engine": engine, "step": n, "durationSeconds": 0.1, "scheduled": {"r": 1}} for n in own]
+            self.newest[engine] = newest + 1
+        await reply.whole(json.dumps({"records": records, "counters": {}}))
+
+
+async def test_the_whole_ring_is_read_though_new_steps_keep_coming() -> None:
+    for engines in (1, 2):
+        log = StepLog(engines, steps=3_000)
+        async with http_server(log.answer) as url, EngineClient(EngineAddress(url, admin_url=url)) as client:
+            steps = await asyncio.wait_for(client.steps(), 30)
+        assert steps is not None
+        for engine in range(engines):
+            numbers = [step.step for step in steps if step.engine == engine]
+            assert len(set(numbers)) == len(numbers) >= 1_024
+            assert set(range(1_977, 3_001)) <= set(numbers)
+
+
+async def test_without_an_admin_port_no_steps_are_told() -> None:
+    async with EngineClient(EngineAddress("http://127.0.0.1:9")) as client:
+        assert await client.steps() is None
