@@ -100,6 +100,8 @@ async def _upgrade(connection: AsyncConnection, shown: str) -> str | None:
         _log.info("migrating", database=shown, revision=revision or "empty")
         await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
         await _check_foreign_keys(connection)
+    # SQLite lets a read-only file pass until the first write: it is to be known now, not at the first experiment.
+    await connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
     return revision
 
 

@@ -58,14 +58,14 @@ class ExperimentWorker:
     def cancel(self, experiment_id: str) -> None:
         """End the run of an experiment whose cancellation was asked for, if it is this process that runs it."""
         if self._running is not None and self._running[0] == experiment_id:
-            self._running[1].cancel()
+            _end_once(self._running[1])
 
     async def stop(self) -> None:
         """End the present run as interrupted, put the settings back, and stop."""
         self._stopping = True
         self._hurry.set()
         if self._running is not None:
-            self._running[1].cancel()
+            _end_once(self._running[1])
         if self._loop is not None:
             await self._loop
 
@@ -126,7 +126,7 @@ class ExperimentWorker:
         renewing = asyncio.create_task(self._renew(row.id, measuring), name=f"lease-{row.id}")
         try:
             if self._stopping:
-                measuring.cancel()
+                _end_once(measuring)
             await asyncio.wait([measuring])
             self._running = None
             await self._end(row.id, measuring)
@@ -183,8 +183,14 @@ class ExperimentWorker:
                 _log.warning("lease_not_renewed", reason=str(error))
                 continue
             if cancel or cancel is None:
-                measuring.cancel()
+                _end_once(measuring)
                 return
 
     def _lease(self) -> runs.Lease:
         return runs.Lease(self._runner_id, utc_now() + timedelta(seconds=self._lease_seconds))
+
+
+def _end_once(measuring: asyncio.Task[ExperimentResult]) -> None:
+    """Cancel a run, but never twice: a second time would cut short the hand-over of the block in progress."""
+    if not measuring.cancelling():
+        measuring.cancel()

@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import FastAPI, Header
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from paceline.engine_ext.settings import LiveSettings, Verdict, judge
 from api_support.fake_core import FakeCore
+from paceline.engine_ext.settings import LiveSettings, Verdict, judge
 
 TOKEN = "admin-secret"
 
