@@ -20,6 +20,7 @@ CLIENT_LAG: Final = "clientLag"
 ENGINE_REPEATS: Final = "engineRepeats"
 OUTPUTS_EQUAL: Final = "outputsEqual"
 PACING_FORMULA: Final = "pacingFormula"
+STEADY_MACHINE: Final = "steadyMachine"
 CONTROL_ARM: Final = "controlArm"
 
 INVALIDATING: Final = frozenset({COMPLETIONS, COUNTERS_INTACT, ENGINE_ALONE, COLD_PROMPT, PREFILL_SCHEDULED})

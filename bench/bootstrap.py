@@ -50,7 +50,12 @@ def noise_floor(control: Estimate | None, indifference_percent: float) -> float:
 
 
 def judge_ratio(ratio: Estimate, floor: float, *, higher_is_better: bool) -> Verdict:
-    """Tell what a ratio's interval says; a difference is claimed only where the whole interval is beyond the floor."""
+    """Tell what a ratio's interval says; a difference is claimed only where the whole interval is beyond the floor.
+
+    One block alone tells nothing about the spread, so nothing is claimed from it.
+    """
+    if ratio.blocks < 2:
+        return Verdict.NO_DIFFERENCE
     if ratio.low > floor:
         return Verdict.BETTER if higher_is_better else Verdict.WORSE
     if ratio.high < 1 / floor:

@@ -20,7 +20,7 @@ from paceline.bench.records import (
     RequestRecord,
     Verdict,
 )
-from paceline.bench.run_audits import control_audit, formula_audits, output_audits
+from paceline.bench.run_audits import control_audit, formula_audits, output_audits, steady_audits
 
 
 def conclude(
@@ -38,6 +38,7 @@ def conclude(
     comparisons = _comparisons(plan, measured, {arm.arm: arm for arm in arms})
     audits += output_audits(plan, requests)
     audits += formula_audits(arms)
+    audits += steady_audits(comparisons)
     audits += control_audit(plan, comparisons)
     return ExperimentResult(
         engine=engine, clock=clock, arms=tuple(arms), comparisons=tuple(comparisons), audits=tuple(audits)
@@ -125,6 +126,11 @@ def _verdict(
         return Verdict.INVALID, f"arm {invalid[0].arm} does not count: {invalid[0].reasons[0]}"
     if ratio is None:
         return Verdict.INVALID, "a value of 0 or a missing one leaves no ratio"
+    if ratio.blocks == 1:
+        return (
+            Verdict.NO_DIFFERENCE,
+            f"x{ratio.value:.3g} in one block, which tells nothing of the spread: use blocks 2",
+        )
     floor = noise_floor(noise, plan.indifference_percent)
     verdict = judge_ratio(ratio, floor, higher_is_better=metric.higher_is_better)
     said = "lies beyond" if verdict is not Verdict.NO_DIFFERENCE else "does not lie wholly beyond"

@@ -102,7 +102,7 @@ class ExperimentPlan(WireModel):
     indifference_percent: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] = 5.0
     confidence_percent: Annotated[float, Field(ge=50, le=99.9, allow_inf_nan=False)] = 95.0
     logprob_tolerance: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.02
-    max_client_lag_milliseconds: Annotated[int, Field(ge=1, le=60_000)] = 100
+    max_client_lag_milliseconds: Annotated[int, Field(ge=1, le=60_000)] = 250
 
     @model_validator(mode="after")
     def _arm_names_are_unique(self) -> Self:

@@ -8,15 +8,19 @@ from paceline.bench.audits import (
     ENGINE_REPEATS,
     OUTPUTS_EQUAL,
     PACING_FORMULA,
+    STEADY_MACHINE,
     failed,
     not_applicable,
     passed,
 )
+from paceline.bench.bootstrap import judge_ratio
 from paceline.bench.outputs import OutputComparison, compare_arms
 from paceline.bench.plan import ExperimentPlan
 from paceline.bench.records import ArmResult, AuditResult, Comparison, Metric, RequestRecord, Verdict
 
 RATE: Final = Metric.RESIDENT_RATE_DURING
+STEADY_WITHIN: Final = 1.1
+"""How far the rates before the prefill may be apart, as a ratio, on a machine that counts as steady."""
 LEAST_SHARE_OF_PREDICTION: Final = 0.8
 """How much of the predicted rate an arm must reach for its pacing to have worked."""
 
@@ -91,6 +95,25 @@ def formula_audits(arms: Sequence[ArmResult]) -> list[AuditResult]:
         )
         enough = measured.value >= LEAST_SHARE_OF_PREDICTION * predicted
         audits.append((passed if enough else failed)(PACING_FORMULA, message, arm.arm))
+    return audits
+
+
+def steady_audits(comparisons: Sequence[Comparison]) -> list[AuditResult]:
+    """Return, for each arm, whether residents decoded before the prefill about as fast as in the baseline.
+
+    Without a prefill no setting has anything to do, so a difference there is the machine's.
+    """
+    audits = []
+    for comparison in comparisons:
+        ratio = comparison.ratio
+        if comparison.metric is not Metric.RESIDENT_RATE_BEFORE or ratio is None:
+            continue
+        message = f"before the prefill, where no setting matters, residents decoded x{ratio.value:.2f} as fast"
+        if judge_ratio(ratio, STEADY_WITHIN, higher_is_better=True) is Verdict.NO_DIFFERENCE:
+            audits.append(passed(STEADY_MACHINE, message, comparison.arm))
+        else:
+            advice = "the machine was not steady, run again on a quiet one"
+            audits.append(failed(STEADY_MACHINE, f"{message} as in the baseline: {advice}", comparison.arm))
     return audits
 
 

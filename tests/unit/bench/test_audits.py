@@ -49,9 +49,9 @@ def test_good_blocks_pass_every_audit() -> None:
             FAILED,
             f"scheduled {PROMPT + 1} of the injected prompt's {PROMPT}",
         ),
-        ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.101)}, FAILED, "late by 101 ms"),
+        ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.251)}, FAILED, "late by 251 ms"),
         ("clientLag", {"lag": ClientLag(max_send_lag_seconds=0.5)}, FAILED, "within 500 ms"),
-        ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.1)}, PASSED, "late by 100 ms"),
+        ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.25)}, PASSED, "late by 250 ms"),
     ],
 )
 def test_one_bad_block_is_enough(name: str, fields: dict[str, Any], outcome: AuditOutcome, said: str) -> None:

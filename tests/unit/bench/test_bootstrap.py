@@ -132,6 +132,11 @@ def test_a_verdict_needs_the_whole_interval(
     assert judge_ratio(estimate(low, low, high), 1.05, higher_is_better=higher_is_better) is verdict
 
 
+def test_one_block_claims_nothing() -> None:
+    alone = Estimate(value=9.0, low=9.0, high=9.0, blocks=1)
+    assert judge_ratio(alone, 1.05, higher_is_better=True) is Verdict.NO_DIFFERENCE
+
+
 @pytest.mark.parametrize(
     ("control", "floor"),
     [

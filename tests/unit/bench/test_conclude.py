@@ -120,6 +120,24 @@ def test_what_the_control_arm_shows_is_not_claimed_for_another() -> None:
     assert comparison(unsure, Metric.RESIDENT_RATE_DURING).verdict is Verdict.NO_DIFFERENCE
 
 
+def test_a_machine_that_was_faster_for_one_arm_is_told() -> None:
+    def faster(rate: float) -> list[BlockRecord]:
+        metrics = {**N4[0].metrics, Metric.RESIDENT_RATE_BEFORE: rate}
+        return [block("n4", number, metrics=metrics) for number in (0, 1)]
+
+    assert outcomes(result([*OFF, *faster(51.0)]), "steadyMachine") == [AuditOutcome.PASSED]
+    assert outcomes(result([*OFF, *faster(70.0)]), "steadyMachine") == [AuditOutcome.FAILED]
+
+
+def test_one_block_an_arm_gives_no_verdict() -> None:
+    found = result([OFF[0], N4[0]], given=plan(blocks=1))
+    during = comparison(found, Metric.RESIDENT_RATE_DURING)
+    assert during.verdict is Verdict.NO_DIFFERENCE
+    assert during.ratio is not None
+    assert math.isclose(during.ratio.value, 4.0)
+    assert "one block" in during.reason
+
+
 def output(arm: str, logprob: float, *, warm_up: bool = False) -> RequestRecord:
     return RequestRecord(
         request_id=f"{arm}-{warm_up}",

@@ -27,7 +27,7 @@ BLOCKS = [
     block("n4", 0, during=8.0, ttft=11.0),
     block("n4", 1, during=7.5, ttft=12.0),
     block("off-control", 0, during=2.02, ttft=10.1),
-    block("off-control", 1, during=2.48, ttft=10.4, lag=ClientLag(max_loop_lag_seconds=0.25), completed_requests=2),
+    block("off-control", 1, during=2.48, ttft=10.4, lag=ClientLag(max_loop_lag_seconds=0.3), completed_requests=2),
 ]
 
 
