@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from oplab import Api, FakeEngines, Lab, profile_api
+from oplab import Api, FakeEngines, Lab, new_space, profile_api
 
 from testbed import ApiServer
 
@@ -31,19 +31,24 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def admin(api_server: ApiServer) -> Iterator[Api]:
-    """The administrator's client of a server that has the InferenceProfile definition."""
-    with profile_api(api_server) as api:
+def bare_server() -> Iterator[ApiServer]:
+    """An API server without any controller, for tests that make pods and write their statuses by hand."""
+    with ApiServer.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def admin(bare_server: ApiServer) -> Iterator[Api]:
+    """The administrator's client of the bare server, which has the InferenceProfile definition."""
+    with profile_api(bare_server) as api:
         yield api
 
 
 @pytest.fixture
 def space(admin: Api) -> Iterator[str]:
-    """A namespace of the test's own, made and removed without a process; it has no service account."""
-    name = f"test-{secrets.token_hex(4)}"
-    admin.call("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield name
-    admin.call("DELETE", f"/api/v1/namespaces/{name}")
+    """A namespace of the test's own on the bare server, made without a process; it has no service account."""
+    with new_space(admin) as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -54,16 +59,31 @@ def engines() -> Iterator[FakeEngines]:
 
 
 @pytest.fixture
-def lab(api_server: ApiServer, admin: Api, engines: FakeEngines, space: str) -> Lab:
-    """A namespace with engines, for an operator to work in."""
-    return Lab(api_server, admin, engines, space)
+def lab(bare_server: ApiServer, admin: Api, engines: FakeEngines, space: str) -> Lab:
+    """A namespace with engines on the bare server, for an operator to work in."""
+    return Lab(bare_server, admin, engines, space)
+
+
+@pytest.fixture(scope="session")
+def controlled_admin(api_server: ApiServer) -> Iterator[Api]:
+    """The administrator's client of the shared server, with the controllers at work and the definition installed."""
+    api_server.start_controller_manager()
+    with profile_api(api_server) as api:
+        yield api
+
+
+@pytest.fixture
+def controlled_lab(api_server: ApiServer, controlled_admin: Api, engines: FakeEngines) -> Iterator[Lab]:
+    """A lab where Kubernetes' own controllers make pods and collect garbage."""
+    with new_space(controlled_admin) as name:
+        yield Lab(api_server, controlled_admin, engines, name)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Add the end of the cluster's logs to the report of a failed test."""
     report = yield
-    server = getattr(item, "funcargs", {}).get("api_server")
-    if report.failed and server is not None:
-        report.sections.append(("the cluster's logs", server.logs()))
+    servers = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, ApiServer)]
+    if report.failed and servers:
+        report.sections.append(("the cluster's logs", "\n".join(server.logs() for server in servers)))
     return report

@@ -185,47 +185,47 @@ def test_the_worst_legal_lists_cost_the_rules_little_enough(admin: Api, space: s
 
 
 def test_defaults_are_filled_in_and_unknown_fields_pruned_with_a_warning(
-    api_server: ApiServer, admin: Api, space: str
+    bare_server: ApiServer, admin: Api, space: str
 ) -> None:
     made = admin.profile(space, "web", {"model": HF, "pacing": {"intreval": 8}})
     assert made["spec"]["pacing"] == {"mode": "Disabled", "interval": 4}
     assert made["spec"]["engine"]["replicas"] == 1
     assert made["spec"]["coalescing"] == {"finalChunk": "Disabled", "maxSpanTokens": 8192, "admission": "SinglePrefill"}
     text = '{"apiVersion":"paceline.dev/v1alpha1","kind":"InferenceProfile","metadata":{"name":"strict"},"spec":{"model":{"source":"hf://a/b"},"turbo":1}}'
-    answer = api_server.kubectl("create", "-n", space, "--validate=warn", "-f", "-", stdin=text)
+    answer = bare_server.kubectl("create", "-n", space, "--validate=warn", "-f", "-", stdin=text)
     assert 'unknown field "spec.turbo"' in answer.stderr
-    refused = api_server.kubectl("create", "-n", space, "-f", "-", stdin=text.replace("strict", "other"), check=False)
+    refused = bare_server.kubectl("create", "-n", space, "-f", "-", stdin=text.replace("strict", "other"), check=False)
     assert refused.status == 1
     assert 'unknown field "spec.turbo"' in refused.stderr
 
 
 def test_scale_has_a_string_selector_and_survives_an_apply_without_replicas(
-    api_server: ApiServer, admin: Api, space: str
+    bare_server: ApiServer, admin: Api, space: str
 ) -> None:
     text = f'{{"apiVersion":"paceline.dev/v1alpha1","kind":"InferenceProfile","metadata":{{"name":"web","namespace":"{space}"}},"spec":{{"model":{{"source":"hf://a/b"}}}}}}'
-    api_server.kubectl("apply", "-f", "-", stdin=text)
+    bare_server.kubectl("apply", "-f", "-", stdin=text)
     admin.merge(PROFILES, space, "web", {"status": {"selector": "a=b", "replicas": 1}}, "status")
     scale = admin.call("GET", PROFILES.path(space, "web", "scale"))
     assert (scale["spec"], scale["status"]) == ({"replicas": 1}, {"replicas": 1, "selector": "a=b"})
-    api_server.kubectl("scale", "ifp/web", "--replicas=3", "-n", space)
-    api_server.kubectl("apply", "-f", "-", stdin=text)
+    bare_server.kubectl("scale", "ifp/web", "--replicas=3", "-n", space)
+    bare_server.kubectl("apply", "-f", "-", stdin=text)
     assert admin.get(PROFILES, space, "web")["spec"]["engine"]["replicas"] == 3
     admin.apply(profile_manifest(space, "web", {"model": {"source": "hf://a/b"}}), manager="gitops", force=True)
     assert admin.get(PROFILES, space, "web")["spec"]["engine"]["replicas"] == 3
 
 
-def test_a_table_shows_what_a_user_looks_for(api_server: ApiServer, admin: Api, space: str) -> None:
+def test_a_table_shows_what_a_user_looks_for(bare_server: ApiServer, admin: Api, space: str) -> None:
     admin.profile(space, "web", {"model": HF, "pacing": {"mode": "Fixed"}})
     condition = {"type": "Ready", "status": "True", "reason": "Ready", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"pacing": "Fixed/4", "revision": 7, "conditions": [condition]}
     admin.merge(PROFILES, space, "web", {"status": status}, "status")
-    header, row = api_server.kubectl("get", "ifp", "-n", space).stdout.splitlines()
+    header, row = bare_server.kubectl("get", "ifp", "-n", space).stdout.splitlines()
     assert header.split() == ["NAME", "MODEL", "PACING", "READY", "REVISION", "AGE"]
     assert row.split()[:5] == ["web", "hf://org/name", "Fixed/4", "True", "7"]
 
 
-def test_an_explanation_of_every_field_is_at_hand(api_server: ApiServer, admin: Api) -> None:
-    answer = api_server.kubectl("explain", "ifp.spec.engine.extraArgs").stdout
+def test_an_explanation_of_every_field_is_at_hand(bare_server: ApiServer, admin: Api) -> None:
+    answer = bare_server.kubectl("explain", "ifp.spec.engine.extraArgs").stdout
     assert "More arguments of vLLM's server" in answer
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,9 @@ class Api:
             headers={"Content-Type": content_type},
         )
         if answer.status_code >= 400:
-            raise RefusedError(answer.status_code, answer.json().get("message", answer.text))
+            is_json = "json" in answer.headers.get("content-type", "")
+            message = answer.json().get("message", answer.text) if is_json else answer.text
+            raise RefusedError(answer.status_code, message)
         return answer.json()
 
     def create(self, manifest: Manifest, **query: str) -> Any:
@@ -130,3 +133,13 @@ def profile_api(server: ApiServer) -> Iterator[Api]:
         yield api
     finally:
         api.close()
+
+
+@contextlib.contextmanager
+def new_space(api: Api) -> Iterator[str]:
+    """Have a namespace of one's own within the block."""
+    name = f"test-{secrets.token_hex(4)}"
+    api.call("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    with contextlib.suppress(RefusedError):  # a test may have removed it itself
+        api.call("DELETE", f"/api/v1/namespaces/{name}")
