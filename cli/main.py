@@ -57,5 +57,7 @@ def main() -> None:
     try:
         app(prog_name="paceline")
     except CliError as error:
+        # What was printed so far comes first, also where both streams end in one file.
+        sys.stdout.flush()
         print_error(error)
         sys.exit(error.code)
