@@ -134,5 +134,7 @@ class ColdPrefillRun:
         return record
 
     def _stream(self, name: str, role: Role, prompt: list[int], max_tokens: int, arm: Arm, salt: str) -> Stream:
-        identity = RequestIdentity(name, role, 0, arm.name, 0, warm_up=False, prompt_tokens=len(prompt), max_tokens=max_tokens)
+        identity = RequestIdentity(
+            name, role, 0, arm.name, 0, warm_up=False, prompt_tokens=len(prompt), max_tokens=max_tokens
+        )
         return self.engine.completion(self.clock, identity, prompt, cache_salt=salt)

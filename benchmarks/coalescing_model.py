@@ -1,0 +1,52 @@
+"""Make the hybrid model that `coalescing_ttft.py` measures: small states, so that a cache block may hold 64 tokens.
+
+A gated-delta-net state of one value head fits into the cache page of 64 tokens of an attention layer with two heads.
+Runs in the engine's environment.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from make_tiny_model import BYTES, save_tokenizer
+
+
+def save_weights(folder: Path, hidden_size: int) -> None:
+    """Write the configuration and random bfloat16 weights; one attention layer after three recurrent ones."""
+    config = Qwen3_5TextConfig(
+        vocab_size=512,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=1,
+        linear_num_value_heads=1,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        max_position_embeddings=131_072,
+        tie_word_embeddings=True,
+        bos_token_id=BYTES,
+        eos_token_id=BYTES + 1,
+        pad_token_id=BYTES + 2,
+    )
+    torch.manual_seed(0)
+    Qwen3_5ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the model is written")
+    parser.add_argument("--hidden-size", type=int, default=768, help="width of the model (default: 768)")
+    arguments = parser.parse_args()
+    save_weights(arguments.folder, arguments.hidden_size)
+    save_tokenizer(arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
