@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from paceline.engine_ext.settings import LiveSettings
+from paceline.engine_ext.settings import LiveSettings, Verdict, judge
 from paceline.operator.api.v1alpha1 import GROUP
 from paceline.operator.cache import Key
 from paceline.operator.engines import EngineClient, EngineReport
@@ -66,9 +66,14 @@ class Fleet:
         known = self._known.get(key)
         return {} if known is None else {name: report for name, (_, report, _) in known.reports.items()}
 
-    def highest_fence(self, key: Key) -> Fence:
-        """Return the newest epoch and revision that any engine reported."""
-        return max((report.fence for report in self.reports(key).values()), default=(0, 0))
+    def rival_of(self, key: Key, settings: LiveSettings) -> Fence | None:
+        """Return the newest fence of an engine that would refuse `settings`, or None.
+
+        It runs newer ones, or others under the same fence: the ledger was restored from an older copy.
+        """
+        running = [report.settings for report in self.reports(key).values() if report.settings is not None]
+        refusing = [r.fence for r in running if judge(r, settings) in (Verdict.STALE, Verdict.CONFLICT)]
+        return max(refusing, default=None)
 
     async def deliver(self, key: Key, pods: Iterable[PodView], settings: LiveSettings, token: str) -> float | None:
         """Send settings to the engines that don't run them; return after how many seconds to look again."""

@@ -15,13 +15,13 @@ def next_settings(
     previous: InferenceProfileStatus,
     *,
     claim: bool,
-    seen: Fence = (0, 0),
+    rival: Fence | None = None,
 ) -> LiveSettings:
     """Return the settings to have in force: the knobs of `wanted`, with the fence that they need.
 
     The revision moves when the knobs do, and where the ledger was lost, since then nobody knows which knobs the last
-    one had. The epoch moves when a new leader claims it, when the ledger was lost, and above any that an engine
-    already runs (`seen`), which would refuse everything below.
+    one had. The epoch moves when a new leader claims it, when the ledger was lost, and above that of an engine that
+    runs other settings at or above the ledger's fence (`rival`), since it would refuse all up to there.
     """
     known = (0, 0) if ledger is None else ledger.settings.fence
     epoch = max(known[0], previous.epoch)
@@ -30,8 +30,8 @@ def next_settings(
         revision += 1
     if claim or ledger is None:
         epoch += 1
-    if (epoch, revision) < seen:
-        epoch = seen[0] + 1
+    if rival is not None:
+        epoch = max(epoch, rival[0] + 1)
     return wanted.model_copy(update={"epoch": epoch, "revision": revision})
 
 

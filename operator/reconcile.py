@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -79,8 +80,8 @@ class Reconciler:
         if outcome.ledger is not None and outcome.refused is None:
             token = admin_token(self.operator_key, profile.uid)
             due = await self.fleet.deliver(key, pods, outcome.ledger.settings, token)
-            if self.fleet.highest_fence(key) > outcome.ledger.settings.fence:
-                # An engine runs newer settings than the ledger knows: it was restored from an older copy.
+            if self.fleet.rival_of(key, outcome.ledger.settings) is not None:
+                # The next pass puts the ledger above it.
                 return 0.0
             outcome = replace(outcome, again_seconds=_sooner(outcome.again_seconds, due))
         await self._report(key, profile, outcome)
@@ -105,8 +106,8 @@ class Reconciler:
         desired = desired_objects(subject)
         record = self.cache.object(key, desired.template["kind"], subject.base)
         state = template_state(desired.template, subject, record, profile.annotations)
-        seen = self.fleet.highest_fence(key)
-        ledger = await self.ledger.settle(key, subject, profile.generation, profile.previous, state.cold, seen)
+        rival_of = partial(self.fleet.rival_of, key)
+        ledger = await self.ledger.settle(key, subject, profile.generation, profile.previous, state.cold, rival_of)
         await self.reporter.announce(profile, ledger.change)
         if self.fleet.token_due(key, profile.uid, self.cache.pods(key)):
             await self.writer.create_once(key, admin_token_secret(subject, self.operator_key))

@@ -1,5 +1,7 @@
 """The ledger of live settings in the cluster: read it, raise it by compare-and-swap, fence earlier leaders off."""
 
+from collections.abc import Callable
+
 from paceline.engine_ext.settings import LiveSettings
 from paceline.operator.api.status import ChangeStatus, InferenceProfileStatus
 from paceline.operator.cache import Cache, Key, Manifest
@@ -45,9 +47,11 @@ class SettingsLedger:
         generation: int,
         previous: InferenceProfileStatus,
         cold: tuple[str, ...] | None,
-        seen: Fence,
+        rival_of: Callable[[LiveSettings], Fence | None],
     ) -> Ledger:
         """Bring the ledger in step with the profile and return it.
+
+        `rival_of` returns the fence of an engine that is ahead of given settings, or None.
 
         Raises LostLeadershipError where a successor has claimed it, NameTakenError, KubeError.
         """
@@ -58,7 +62,8 @@ class SettingsLedger:
             if ledger is not None and claimed is not None and ledger.settings.epoch > claimed:
                 raise LostLeadershipError(f"{key}: epoch {ledger.settings.epoch} was claimed by a successor")
             change = change_of(generation, ledger, wanted, cold)
-            settings = next_settings(wanted, ledger, previous, claim=claimed is None, seen=seen)
+            rival = None if ledger is None else rival_of(ledger.settings)
+            settings = next_settings(wanted, ledger, previous, claim=claimed is None, rival=rival)
             if ledger is not None and (settings, change) == (ledger.settings, ledger.change):
                 return ledger
             if await self._write(key, subject, settings, change, ledger):
