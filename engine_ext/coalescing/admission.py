@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -25,18 +26,8 @@ CUT_TOKENS: Final = 64
 
 def engine_obstacles(scheduler: Any) -> Iterator[str]:
     """Yield why no span of this engine can be coalesced, whatever the request."""
-    architectures = scheduler.vllm_config.model_config.architectures
-    specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
-    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
-    block = scheduler.cache_config.block_size
-    if not scheduler.need_mamba_block_aligned_split:
-        yield "the model keeps no recurrent state at block boundaries (it needs prefix caching and align mode)"
-    elif any(spec.mamba_type is not MambaAttentionBackendEnum.GDN_ATTN for spec in states) or not (
-        ARCHITECTURES & set(architectures)
-    ):
-        yield f"states are exported for gated delta nets of the Qwen family only, not for {', '.join(architectures)}"
-    elif block % CUT_TOKENS or any(spec.block_size != block for spec in states):
-        yield f"cache blocks of {block} tokens are no multiple of {CUT_TOKENS}, at which the kernel can be cut"
+    yield from _model_obstacles(scheduler)
+    yield from _device_obstacles(scheduler)
     if scheduler.num_spec_tokens:
         yield "speculative decoding is on"
     if scheduler.mamba_partial_cache_hit:
@@ -49,6 +40,34 @@ def engine_obstacles(scheduler: Any) -> Iterator[str]:
         yield "a KV connector loads or stores blocks"
     if scheduler.parallel_config.pipeline_parallel_size > 1:
         yield "pipeline parallelism is on"
+
+
+def _model_obstacles(scheduler: Any) -> Iterator[str]:
+    architectures = scheduler.vllm_config.model_config.architectures
+    specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
+    block = scheduler.cache_config.block_size
+    if not scheduler.need_mamba_block_aligned_split:
+        yield "the model keeps no recurrent state at block boundaries (it needs prefix caching and align mode)"
+    elif any(spec.mamba_type is not MambaAttentionBackendEnum.GDN_ATTN for spec in states) or not (
+        ARCHITECTURES & set(architectures)
+    ):
+        yield f"states are exported for gated delta nets of the Qwen family only, not for {', '.join(architectures)}"
+    elif block % CUT_TOKENS or any(spec.block_size != block for spec in states):
+        yield f"cache blocks of {block} tokens are no multiple of {CUT_TOKENS}, at which the kernel can be cut"
+
+
+def _device_obstacles(scheduler: Any) -> Iterator[str]:
+    if not (current_platform.is_cpu() or current_platform.is_cuda()):
+        yield f"states are exported on CPU and CUDA, not on {current_platform.device_name}"
+    if current_platform.is_cuda() and _cutedsl(scheduler.vllm_config):
+        yield "the CuteDSL kernel of gated delta nets can't be cut; leave gdn_prefill_backend at its default"
+
+
+def _cutedsl(vllm_config: Any) -> bool:
+    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import _resolve_gdn_prefill_backend
+
+    return bool(_resolve_gdn_prefill_backend(vllm_config)[1] == "cutedsl")
 
 
 def request_refusal(request: Any, external_tokens: int) -> Refusal | None:

@@ -1,8 +1,6 @@
 """States exported inside vLLM's CPU gated delta net: its kernels run once over the span, only the recurrence is cut."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import wraps
 from itertools import pairwise
 from typing import Any, Final
@@ -11,30 +9,7 @@ import torch
 
 from paceline.engine_ext.coalescing import recurrence, worker
 
-
-@dataclass(frozen=True)
-class _Cut:
-    """The planned row within the prefill rows of the call that is under way."""
-
-    prefill_row: int
-    exports: worker.RowExports
-
-
-@dataclass
-class _Current:
-    cut: _Cut | None = None
-
-
-_current: Final = _Current()
-
-
-@contextmanager
-def _cutting(cut: _Cut) -> Iterator[None]:
-    _current.cut = cut
-    try:
-        yield
-    finally:
-        _current.cut = None
+PER_TOKEN: Final = ("query", "key", "value", "g", "beta")
 
 
 class CuttingOps:
@@ -49,36 +24,31 @@ class CuttingOps:
     def chunk_gated_delta_rule_cpu(self, **call: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the rule over all prefill rows; the planned one in segments. Tensors are [1, tokens, heads, dim]."""
         stock = self.kernels.chunk_gated_delta_rule_cpu
-        cut = _current.cut
+        cut = worker.current_cut()
         if cut is None:
             return stock(**call)
-        starts = call["cu_seqlens"].tolist()
-        outputs = []
-        for row, (start, end) in enumerate(pairwise(starts)):
-            exports = cut.exports if row == cut.prefill_row else None
-            outputs.append(_run_row(stock, call, row, start, end, exports))
+        rows = enumerate(pairwise(cut.exports.prefill_bounds))
+        outputs = [_run_row(stock, call, row, bounds, cut.exports) for row, bounds in rows]
         return torch.cat(outputs, dim=1), None
 
 
 def _run_row(
-    stock: Callable[..., Any], call: dict[str, Any], row: int, start: int, end: int, exports: worker.RowExports | None
+    stock: Callable[..., Any], call: dict[str, Any], row: int, bounds: tuple[int, int], exports: worker.RowExports
 ) -> torch.Tensor:
     states = call["initial_state"]
-    per_token = ("query", "key", "value", "g", "beta")
+    indices = call["initial_state_indices"][row : row + 1]
 
     def run(low: int, high: int) -> torch.Tensor:
-        sliced = {name: call[name][:, low:high].contiguous() for name in per_token}
-        bounds = torch.tensor([0, high - low], dtype=call["cu_seqlens"].dtype)
-        indices = call["initial_state_indices"][row : row + 1]
-        output, _ = stock(**{**call, **sliced, "cu_seqlens": bounds, "initial_state_indices": indices})
+        sliced = {name: call[name][:, low:high].contiguous() for name in PER_TOKEN}
+        lengths = torch.tensor([0, high - low], dtype=call["cu_seqlens"].dtype)
+        output, _ = stock(**{**call, **sliced, "cu_seqlens": lengths, "initial_state_indices": indices})
         return output
 
     def export(index: int) -> None:
-        assert exports is not None
         recurrence.copy_slot(states, exports.running_slot, exports.slots[index : index + 1])
 
-    cuts = exports.cuts if exports is not None else ()
-    return recurrence.run_segments(start, end, cuts, run, export)
+    cuts = exports.cuts if row == exports.prefill_row else ()
+    return recurrence.run_segments(*bounds, cuts, run, export)
 
 
 def wrap_attention(stock: Callable[..., None], is_conv_state_dim_first: Callable[[], bool]) -> Callable[..., None]:
@@ -90,19 +60,9 @@ def wrap_attention(stock: Callable[..., None], is_conv_state_dim_first: Callable
         if exports is None:
             stock(layer, metadata, mixed_qkv, *args, **kwargs)
             return
-        with _cutting(_Cut(exports.row - metadata.num_decodes, exports)):
+        with worker.cutting(exports, layer):
             stock(layer, metadata, mixed_qkv, *args, **kwargs)
-        export_conv_states(layer, exports, mixed_qkv, dim_first=is_conv_state_dim_first())
+        recurrence.export_conv_states(layer, exports, mixed_qkv, dim_first=is_conv_state_dim_first())
         worker.mark_written(layer.prefix)
 
     return attention
-
-
-def export_conv_states(layer: Any, exports: worker.RowExports, mixed_qkv: torch.Tensor, *, dim_first: bool) -> None:
-    """Write the convolution's state at each cut; `mixed_qkv` [tokens, dim] is its input for the whole batch."""
-    states = layer.kv_cache[0]
-    width = layer.conv1d.weight.size(-1) - 1
-    for index, cut in enumerate(exports.cuts):
-        end = exports.token_start + cut
-        slot = exports.slots[index : index + 1]
-        recurrence.write_conv_state(states, slot, mixed_qkv[end - width : end], dim_first=dim_first)

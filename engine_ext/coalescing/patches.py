@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 
 from paceline.engine_ext import compat
 
@@ -44,13 +45,35 @@ def _install_worker() -> None:
     from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
     from vllm.v1.worker.gpu_worker import Worker
 
-    from paceline.engine_ext.coalescing import forward_cpu, worker
+    from paceline.engine_ext.coalescing import worker
     from paceline.engine_ext.coalescing.scheduler import PLAN_ATTRIBUTE
 
     Worker.execute_model = worker.wrap_execute_model(Worker.execute_model, PLAN_ATTRIBUTE)
-    GDNAttentionMetadataBuilder.build = worker.wrap_build(GDNAttentionMetadataBuilder.build)
+    builder = GDNAttentionMetadataBuilder
+    builder.build = worker.wrap_build(builder.build)
+    builder.update_block_table = worker.wrap_update_block_table(builder.update_block_table)
+    if current_platform.is_cpu():
+        _install_cpu()
+    else:
+        _install_gpu()
+
+
+def _install_cpu() -> None:
+    from paceline.engine_ext.coalescing import forward_cpu
+
     cpu: Any = importlib.import_module("vllm.model_executor.layers.mamba.ops.cpu.gdn_attention")
     cpu.ops = forward_cpu.CuttingOps(cpu.ops)
     cpu._cpu_gdn_attention_nonspec = forward_cpu.wrap_attention(
         cpu._cpu_gdn_attention_nonspec, cpu.is_conv_state_dim_first
+    )
+
+
+def _install_gpu() -> None:
+    from paceline.engine_ext.coalescing import forward_gpu
+
+    layer: Any = importlib.import_module("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn")
+    rule, attention = layer.ChunkGatedDeltaRule, layer.QwenGatedDeltaNetAttention
+    rule.forward = forward_gpu.wrap_rule(rule.forward)
+    attention._forward_core = forward_gpu.wrap_forward_core(
+        attention._forward_core, layer.get_forward_context, layer.is_conv_state_dim_first
     )

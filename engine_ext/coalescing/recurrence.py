@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import torch
+
+from paceline.engine_ext.coalescing.worker import RowExports
 
 Segment = tuple[int, int]
 RunSegment = Callable[[int, int], torch.Tensor]
@@ -40,3 +43,12 @@ def write_conv_state(states: torch.Tensor, slot: torch.Tensor, inputs: torch.Ten
     """
     value = inputs.transpose(0, 1) if dim_first else inputs
     states.index_copy_(0, slot, value.unsqueeze(0).to(states.dtype))
+
+
+def export_conv_states(layer: Any, exports: RowExports, mixed_qkv: torch.Tensor, *, dim_first: bool) -> None:
+    """Write a layer's convolution state at each cut; `mixed_qkv` [tokens, dim] is its input for the whole batch."""
+    width = layer.conv1d.weight.size(-1) - 1
+    for index, cut in enumerate(exports.cuts):
+        end = exports.token_start + cut
+        slot = exports.slots[index : index + 1]
+        write_conv_state(layer.kv_cache[0], slot, mixed_qkv[end - width : end], dim_first=dim_first)

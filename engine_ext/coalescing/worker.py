@@ -6,7 +6,7 @@ next prompt that hits it, so a step that leaves one unwritten ends the engine, b
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final
 
@@ -26,13 +26,18 @@ class UnwrittenStateError(RuntimeError):
 class RowExports:
     """The planned row of a packed batch.
 
-    `row` counts requests, `token_start` tokens of the batch; `cuts` are offsets in tokens from the row's start;
-    `slots` [len(cuts)] are the cache blocks that receive the states there, `running_slot` [1] the row's own one.
+    `token_start` counts tokens of the batch; `cuts` are offsets in tokens from the row's start; `slots` [len(cuts)] are
+    the cache blocks that receive the states there, `running_slot` [1] the row's own one. Kernels see the prefill rows
+    alone: there it is row `prefill_row`, and row r has the tokens [prefill_bounds[r], prefill_bounds[r + 1]).
+    `row` and `columns` [len(cuts)] are where the slots stand in the block table.
     """
 
     row: int
+    columns: torch.Tensor
     token_start: int
     cuts: tuple[int, ...]
+    prefill_row: int
+    prefill_bounds: tuple[int, ...]
     slots: torch.Tensor
     running_slot: torch.Tensor
 
@@ -56,6 +61,15 @@ class ExportLedger:
 @dataclass
 class _Current:
     ledger: ExportLedger | None = None
+    cut: "Cut | None" = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What the kernels of a layer cut, and the layer's cache of recurrent states [blocks, ...]."""
+
+    exports: RowExports
+    states: torch.Tensor
 
 
 _current: Final = _Current()
@@ -74,6 +88,21 @@ def exporting(plan: SpanPlan | None) -> Iterator[None]:
     finally:
         _current.ledger = None
     ledger.verify()
+
+
+@contextmanager
+def cutting(exports: RowExports, layer: Any) -> Iterator[None]:
+    """Have the kernels that a layer calls in this block cut the planned row."""
+    _current.cut = Cut(exports, layer.kv_cache[1])
+    try:
+        yield
+    finally:
+        _current.cut = None
+
+
+def current_cut() -> Cut | None:
+    """Return what the layer that is computed now is to cut, None outside of `cutting`."""
+    return _current.cut
 
 
 def mark_written(layer: str) -> None:
@@ -104,16 +133,28 @@ def exports_for(plan: SpanPlan, common: Any, metadata: Any, block_table: torch.T
     if row < metadata.num_decodes:
         raise UnwrittenStateError(f"the planned span {plan} was taken for a decode")
     columns = torch.tensor(plan.columns(block_tokens).targets, device=block_table.device)
-    slots = block_table[row].index_select(0, columns).to(torch.int64)
+    slots = _slots(block_table, row, columns)
     if slots.device.type == "cpu" and not bool((slots > 0).all()):
         raise UnwrittenStateError(f"the block table has no block for a state of {plan}: {slots.tolist()}")
+    first = metadata.num_decodes
     return RowExports(
         row=row,
+        columns=columns,
         token_start=query_starts[row],
         cuts=tuple(target - plan.start for target in plan.targets),
+        prefill_row=row - first,
+        prefill_bounds=tuple(s - query_starts[first] for s in query_starts[first : first + metadata.num_prefills + 1]),
         slots=slots,
-        running_slot=metadata.non_spec_state_indices_tensor[row : row + 1].to(torch.int64),
+        running_slot=_running_slot(metadata, row),
     )
+
+
+def _slots(block_table: torch.Tensor, row: int, columns: torch.Tensor) -> torch.Tensor:
+    return block_table[row].index_select(0, columns).to(torch.int64)
+
+
+def _running_slot(metadata: Any, row: int) -> torch.Tensor:
+    return metadata.non_spec_state_indices_tensor[row : row + 1].to(torch.int64)
 
 
 def wrap_build(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,6 +172,23 @@ def wrap_build(stock: Callable[..., Any]) -> Callable[..., Any]:
         return metadata
 
     return build
+
+
+def wrap_update_block_table(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a builder's `update_block_table`, by which a group of layers takes over another group's metadata."""
+
+    @wraps(stock)
+    def update_block_table(self: Any, metadata: Any, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Any:
+        updated = stock(self, metadata, blk_table, slot_mapping)
+        exports, ledger = getattr(metadata, EXPORTS_ATTRIBUTE, None), _current.ledger
+        if exports is not None and ledger is not None:
+            slots = _slots(blk_table, exports.row, exports.columns)
+            moved = replace(exports, slots=slots, running_slot=_running_slot(updated, exports.row))
+            setattr(updated, EXPORTS_ATTRIBUTE, moved)
+            ledger.owing.update(self.layer_names)
+        return updated
+
+    return update_block_table
 
 
 def wrap_execute_model(stock: Callable[..., Any], plan_attribute: str) -> Callable[..., Any]:
