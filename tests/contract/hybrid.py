@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
@@ -75,6 +75,8 @@ class Options:
     max_seqs: int = 16
     asynchronous: bool = False
     policy: str = "fcfs"
+    drafts: int = 0
+    retention: int | None = 0
 
 
 @cache
@@ -92,6 +94,7 @@ def vllm_config(options: Options) -> VllmConfig:
             policy=options.policy,
         ),
         parallel_config=ParallelConfig(),
+        speculative_config=_drafting(options.drafts, model) if options.drafts else None,
     )
     config.cache_config.block_size = options.block
     config.cache_config.num_gpu_blocks = options.blocks
@@ -99,6 +102,16 @@ def vllm_config(options: Options) -> VllmConfig:
     # The CPU platform turns asynchronous scheduling off; the scheduler's logic does not depend on the device.
     config.scheduler_config.async_scheduling = options.asynchronous
     return config
+
+
+def _drafting(count: int, model: ModelConfig) -> SpeculativeConfig:
+    return SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=count,
+        prompt_lookup_max=3,
+        target_model_config=model,
+        target_parallel_config=ParallelConfig(),
+    )
 
 
 def cache_config(options: Options) -> KVCacheConfig:
@@ -109,11 +122,15 @@ def cache_config(options: Options) -> KVCacheConfig:
         dtypes=(torch.bfloat16, torch.float32),
         mamba_type=MambaAttentionBackendEnum.GDN_ATTN,
         mamba_cache_mode="align",
+        num_speculative_blocks=options.drafts,
     )
     groups = [KVCacheGroupSpec(["attention"], attention)]
     groups += [KVCacheGroupSpec([f"state{index}"], state) for index in range(STATE_GROUPS)]
     return KVCacheConfig(
-        num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=groups, prefix_cache_retention_interval=0
+        num_blocks=options.blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=options.retention,
     )
 
 

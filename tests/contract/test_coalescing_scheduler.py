@@ -206,3 +206,47 @@ def test_every_source_that_coalescing_leans_on_was_tested():
     assert compat.problems("coalescing") == ()
     # After the patches too: what was replaced still leads to the source it replaced.
     assert [hook.target for hook in compat.HOOKS if compat.check(hook) is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "obstacle"),
+    [
+        (Options(drafts=3), "SpeculativeDecoding", "speculative decoding is on"),
+        (Options(retention=None), "UnsupportedEngine", "prefix_cache_retention_interval"),
+        (Options(block=784, budget=1024), "UnsupportedEngine", "784 tokens are no multiple of 64"),
+    ],
+)
+def test_an_engine_that_can_not_be_coalesced_schedules_as_stock_and_says_why(options, reason, obstacle):
+    passes = {}
+    for coalescing in (OFF, ON):
+        engine = Engine(coalescing, options)
+        engine.add("a", prompt(1700))
+        engine.run()
+        passes[coalescing.final_chunk] = engine.lengths("a")
+        assert engine.leaked_blocks == 0
+    assert len({tuple(lengths) for lengths in passes.values()}) == 1
+    assert engine.report["plannedSpans"] == 0
+    assert list(engine.report["notPlanned"]) == [reason]
+    assert any(obstacle in told for told in engine.scheduler.coalescing_report()["obstacles"])
+    assert not engine.scheduler.coalescing_report()["active"]
+
+
+def test_a_preempted_prompt_is_split_as_usual():
+    engine = Engine(ON, Options(blocks=40, budget=2048))
+    engine.add("d", prompt(600, seed=1), max_tokens=600)
+    engine.step()
+    engine.add("a", prompt(1000, seed=2), max_tokens=300)
+    engine.run()
+    assert engine.report["notPlanned"].get("Preempted", 0) >= 1
+    assert engine.leaked_blocks == 0
+
+
+def test_a_prompt_that_hits_part_of_itself_is_coalesced_from_there():
+    engine = Engine(ON, SMALL)
+    engine.add("a", prompt(640))
+    engine.run()
+    engine.add("b", prompt(576) + prompt(700, seed=3))
+    engine.run()
+    assert engine.hits["b"] == 576
+    assert engine.lengths("b") == [700]
+    assert engine.leaked_blocks == 0
