@@ -1,6 +1,6 @@
 """Keeps a cache in step with the API server by listing and watching, and can prove that it does.
 
-Why not kopf's or the client library's watch: see docs/decisions/0010.
+Why not kopf or the client library: docs/decisions/2026-11-29-own-watches.md.
 """
 
 import asyncio
