@@ -5,11 +5,13 @@ import socket
 
 from paceline.engine_ext.environment import AdminConfig, StartError, settings_path
 from paceline.engine_ext.live import read_settings
+from paceline.engine_ext.page_gate.gate import read_mode
 
 
 def check_start() -> None:
-    """Check what the environment names: the settings file, the admin token, a free admin port. Raises StartError."""
+    """Check what the environment names: settings file, page gate, admin token, a free admin port. Raises StartError."""
     read_settings(settings_path())
+    read_mode()
     config = AdminConfig.from_environ()
     if config is not None:
         bind_admin_port(config).close()
@@ -21,7 +23,8 @@ def bind_admin_port(config: AdminConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family, backlog=64)
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
         raise StartError(
-            f"the admin port {config.host}:{config.port} can't be opened: {os.strerror(error.errno) if error.errno else error}; "
+            f"the admin port {config.host}:{config.port} can't be opened: {why}; "
             "end what listens there, or choose another PACELINE_ADMIN_PORT"
         ) from error

@@ -19,9 +19,11 @@ from paceline.engine_ext.pacing.reasons import unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel, decode_load
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
-from paceline.engine_ext.telemetry.steps import Started, StepKind, StepLog
+from paceline.engine_ext.telemetry.steps import StepKind, StepLog
 
 logger = init_logger("vllm.paceline")
+
+DECODE, EMPTY = StepKind.DECODE, StepKind.EMPTY
 
 
 class PacingMixin(Scheduler):
@@ -87,11 +89,11 @@ class PacingMixin(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Schedule a step, with prefills held where the cadence or the promise asks for it."""
         started_at = self.clock()
-        prefilling = [request for request in self.running if request.is_prefill_chunk]
-        if not prefilling and len(self.requests) == len(self.running):
+        if not self._inflight_prefills and len(self.requests) == len(self.running):
             output = super().schedule(throttle_prefills)
-            self._note_decodes(output, started_at, deferred=0)
+            self._note_decodes(output, started_at, 0)
             return output
+        prefilling = [request for request in self.running if request.is_prefill_chunk]
         decoding = view.any_decoder(self.running, self.max_model_len)
         hold = self._plan_hold(prefilling) if decoding and self.paced else None
         with held(self, hold) if hold else nullcontext():
@@ -119,7 +121,6 @@ class PacingMixin(Scheduler):
 
     def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
         now = self.clock()
-        in_flight = self.step_log.in_flight
         decoders = [r.request_id for r in self.running if view.is_decoder(r, self.max_model_len)]
         turn = [*prefilling, *prefills.next_waiting(self.waiting)]
         return slo.gap_steps(
@@ -129,8 +130,8 @@ class PacingMixin(Scheduler):
                 backlog=[prefills.backlog(request, now) for request in turn],
                 chunk_tokens=prefills.chunk_tokens(turn, self.max_num_scheduled_tokens - len(decoders)),
                 context_tokens=turn[0].num_computed_tokens if turn else 0,
-                in_flight=[step.load for step in in_flight],
-                busy_since=max(in_flight[0].started_at, self.step_log.finished_at) if in_flight else now,
+                in_flight=self.step_log.loads_in_flight(),
+                busy_since=self.step_log.busy_since(now),
             )
         )
 
@@ -149,15 +150,16 @@ class PacingMixin(Scheduler):
     # -- what was scheduled --------------------------------------------------------------------------------------
 
     def _note_decodes(self, output: Any, started_at: float, deferred: int) -> None:
-        self.step_number += 1
+        # In every call of schedule(): kept short, see benchmarks/scheduler_overhead.py.
+        self.step_number = step = self.step_number + 1
         count = len(output.num_scheduled_tokens)
-        kind = StepKind.EMPTY
+        kind = EMPTY
         if count:
-            kind = StepKind.DECODE
+            kind = DECODE
             self.cadence.step += 1
-            self.last_busy_step = self.step_number
+            self.last_busy_step = step
         self.step_log.in_flight.append(
-            Started(output, self.step_number, self.live.revision, kind, started_at, deferred, decode_load(count))
+            (output, step, self.live.revision, kind, started_at, deferred, decode_load(count))
         )
 
     def _note_prefills(
@@ -168,9 +170,7 @@ class PacingMixin(Scheduler):
         self.cadence.advance(mixed=decoding and not all(view.is_exempt(request) for request in scheduled))
         load = prefills.load(output, scheduled)
         kind = StepKind.MIXED if decoding else StepKind.PREFILL
-        self.step_log.in_flight.append(
-            Started(output, self.step_number, self.live.revision, kind, started_at, deferred, load)
-        )
+        self.step_log.in_flight.append((output, self.step_number, self.live.revision, kind, started_at, deferred, load))
         if self.slo is not None:
             now = self.clock()
             for request in scheduled:
@@ -181,7 +181,7 @@ class PacingMixin(Scheduler):
         """Process a step's output, and learn from it."""
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         record = self.step_log.finish(scheduler_output, self.clock())
-        if record is not None and record.kind is not StepKind.EMPTY:
+        if record is not None and record.kind is not EMPTY:
             self.step_times.observe(record.load, record.seconds)
         if self.slo is not None:
             self._account_tokens(self.slo, outputs)

@@ -26,16 +26,11 @@ class StepKind(StrEnum):
     EMPTY = "empty"
 
 
-class Started(NamedTuple):
-    """A step that was scheduled and has not finished; `output` is vLLM's SchedulerOutput."""
+Started = tuple[Any, int, int, StepKind, float, int, StepLoad]
+"""A step in flight: vLLM's SchedulerOutput, step, revision, kind, start in seconds, deferred prefills, load.
 
-    output: Any
-    step: int
-    revision: int
-    kind: StepKind
-    started_at: float
-    deferred: int
-    load: StepLoad
+A plain tuple, since one is made in every call of schedule().
+"""
 
 
 class StepRecord(NamedTuple):
@@ -93,25 +88,30 @@ class StepLog:
         end of the step before it where the two overlapped.
         """
         while self.in_flight:
-            started = self.in_flight.popleft()
-            if started.output is output:
+            started, step, revision, kind, started_at, deferred, load = self.in_flight.popleft()
+            if started is output:
                 break
         else:
             return None
-        seconds = now - max(started.started_at, self.finished_at)
+        seconds = now - max(started_at, self.finished_at)
         self.finished_at = now
-        totals = self.totals[started.kind]
+        totals = self.totals[kind]
         totals.steps += 1
         totals.tokens += output.total_num_scheduled_tokens
         totals.seconds += seconds
-        self.deferred_prefill_steps += started.deferred > 0
+        self.deferred_prefill_steps += deferred > 0
         self.preemptions += len(output.preempted_req_ids or ())
-        record = StepRecord(
-            started.step, started.revision, started.kind, started.deferred, seconds, started.load,
-            output.num_scheduled_tokens,
-        )  # fmt: skip
+        record = StepRecord(step, revision, kind, deferred, seconds, load, output.num_scheduled_tokens)
         self.records.append(record)
         return record
+
+    def loads_in_flight(self) -> list[StepLoad]:
+        """Return the loads of the steps that were scheduled and have not finished, oldest first."""
+        return [load for *_, load in self.in_flight]
+
+    def busy_since(self, now: float) -> float:
+        """Return when the oldest step in flight began; `now` where there is none."""
+        return max(self.in_flight[0][4], self.finished_at) if self.in_flight else now
 
     def counters(self) -> dict[str, Any]:
         """Return the counters as the admin route answers them."""

@@ -3,25 +3,19 @@
 The token at position p of a sequence is `token_at(p)`, so a duplicated, lost or misplaced token shows.
 """
 
-import json
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
+from paceline.engine_ext.offline import Shape, build_scheduler
 from paceline.engine_ext.scheduler import PacedScheduler
 from paceline.engine_ext.settings import LiveSettings, PacingMode, PacingSettings
 
@@ -39,94 +33,12 @@ def fixed(interval: int) -> PacingSettings:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a test may vary of the engine's configuration."""
+class Options(Shape):
+    """What a test may vary of the engine, small by default: prompts of a few hundred tokens have several chunks."""
 
     budget: int = BUDGET
     max_seqs: int = 16
     blocks: int = 10_000
-    asynchronous: bool = False
-    pipeline: int = 1
-    prefix_caching: bool = False
-    policy: str = "fcfs"
-    drafts: int = 0
-
-    @property
-    def depth(self) -> int:
-        """How many steps the engine has in flight before it waits for the oldest."""
-        return 2 if self.asynchronous or self.pipeline > 1 else 1
-
-
-@cache
-def model_config() -> ModelConfig:
-    """Make the configuration of a small Llama: the scheduler needs a model's shape, never its weights."""
-    folder = Path(mkdtemp(prefix="paceline-contract-"))
-    shape = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "num_hidden_layers": 2,
-        "vocab_size": 512,
-        "max_position_embeddings": 65_536,
-        "torch_dtype": "float16",
-    }
-    (folder / "config.json").write_text(json.dumps(shape))
-    return ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16", seed=0)
-
-
-@cache
-def vllm_config(options: Options) -> VllmConfig:
-    model = model_config()
-    parallel = ParallelConfig(pipeline_parallel_size=options.pipeline, distributed_executor_backend="mp")
-    drafts = None
-    if options.drafts:
-        drafts = SpeculativeConfig(
-            method="ngram",
-            num_speculative_tokens=options.drafts,
-            prompt_lookup_max=3,
-            target_model_config=model,
-            target_parallel_config=parallel,
-        )
-    config = VllmConfig(
-        model_config=model,
-        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=options.prefix_caching),
-        scheduler_config=SchedulerConfig(
-            max_num_seqs=options.max_seqs,
-            max_num_batched_tokens=options.budget,
-            max_model_len=model.max_model_len,
-            is_encoder_decoder=False,
-            enable_chunked_prefill=True,
-            policy=options.policy,
-        ),
-        parallel_config=parallel,
-        speculative_config=drafts,
-    )
-    config.cache_config.num_gpu_blocks = options.blocks
-    # The CPU platform turns asynchronous scheduling off; the scheduler's logic does not depend on the device.
-    config.scheduler_config.async_scheduling = options.asynchronous
-    return config
-
-
-def build_scheduler(options: Options, *, stock: bool = False) -> Any:
-    """Build vLLM's own scheduler, or ours as `--scheduler-cls` would."""
-    config = vllm_config(options)
-    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(BLOCK, num_kv_heads=1, head_size=1, dtype=_dtype()))]
-    cls = PacedScheduler if not stock else AsyncScheduler if options.asynchronous else Scheduler
-    return cls(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=groups),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
-        hash_block_size=BLOCK,
-        log_stats=True,
-    )
-
-
-def _dtype() -> Any:
-    return model_config().dtype
 
 
 @dataclass
@@ -138,6 +50,7 @@ class Step:
     decoders: set[str]
     preempted: list[str]
     exempt: set[str]
+    held: set[str]
     stock_victims: list[str]
     could_work: bool
 
@@ -157,6 +70,7 @@ class Driver:
     pacing: PacingSettings = field(default_factory=PacingSettings)
     stock: bool = False
     wrong_drafts_from: int = 1
+    drafts_every: int = 1
     seconds: float = 0.0
     ended_at: float = 0.0
     steps: list[Step] = field(default_factory=list)
@@ -168,7 +82,8 @@ class Driver:
     def __post_init__(self) -> None:
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256) if self.options.prefix_caching else None
-        self.scheduler = build_scheduler(self.options, stock=self.stock)
+        stock = AsyncScheduler if self.options.asynchronous else Scheduler
+        self.scheduler = build_scheduler(stock if self.stock else PacedScheduler, self.options)
         self.in_flight: deque[tuple[Any, ModelRunnerOutput, float]] = deque()
         if not self.stock:
             self.scheduler.clock = lambda: self.seconds
@@ -233,9 +148,12 @@ class Driver:
         new = {r.req_id for r in output.scheduled_new_reqs} | set(output.scheduled_cached_reqs.resumed_req_ids)
         prefills = {name: count for name, count in tokens.items() if name in new | chunked}
         exempt = {name for name in prefills if preemptions[name] > 0}
-        self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, victims, could_work))
+        # A prefill that got nothing although the budget had something left was held.
+        spare = sum(tokens.values()) < self.options.budget
+        held = chunked - tokens.keys() - set(preempted) if spare and decoders else set()
+        self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, held, victims, could_work))
         self.in_flight.append((output, self._model_output(output, new), self.seconds))
-        if len(self.in_flight) >= self.options.depth:
+        if len(self.in_flight) >= self.options.steps_in_flight:
             self._process()
 
     def _decodes(self, request: Request) -> bool:
@@ -294,7 +212,7 @@ class Driver:
                 self.outputs[answer.request_id].extend(answer.new_token_ids)
                 if answer.finish_reason is not None:
                     self.finished.add(answer.request_id)
-        if self.options.drafts:
+        if self.options.drafts and len(self.steps) % self.drafts_every == 0:
             self._draft(runner)
 
     def _draft(self, runner: ModelRunnerOutput) -> None:
@@ -314,6 +232,15 @@ class Driver:
 
     def chunks(self, name: str) -> list[int]:
         return [step.prefills[name] for step in self.steps if name in step.prefills]
+
+    def preemptions_while_paced(self, name: str) -> int:
+        """Return how often a request was preempted after it had been held since its last admission."""
+        count, was_held = 0, False
+        for step in self.steps:
+            was_held |= name in step.held
+            if name in step.preempted:
+                count, was_held = count + was_held, False
+        return count
 
     @property
     def free_blocks(self) -> int:

@@ -1,5 +1,6 @@
 """A cache too small for everybody: who is preempted, how often, and that nobody is forgotten afterwards."""
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -116,6 +117,25 @@ def test_exempt_head_of_the_queue_lets_nobody_else_in() -> None:
         driver.step()
     # Blocks come free when the neighbour ends: the newcomer goes on at once, the late one at its own time.
     resumed = next(n for n in driver.chunk_steps("newcomer") if "newcomer" in driver.steps[n - 1].exempt)
+    neighbours_last = max(n for n, step in enumerate(driver.steps, 1) if "neighbour" in step.tokens)
+    assert resumed == neighbours_last + 1
     assert driver.steps[resumed - 1].decoders == {"resident"}
     assert "late" not in driver.steps[resumed - 1].tokens
     assert len(driver.steps) - last_paced >= 64
+
+
+@pytest.mark.parametrize("interval", [4, 8])
+def test_no_prefill_is_held_into_a_second_preemption(interval: int) -> None:
+    worst = 0
+    for seed in range(30):
+        chance = random.Random(seed)
+        driver = Driver(Options(blocks=chance.choice([40, 60, 80]), max_seqs=8), fixed(interval))
+        for name in ("resident", "neighbour"):
+            driver.add(name, 30, chance.randint(50, 300))
+        driver.step(3)
+        driver.add("newcomer", chance.randint(200, 350), chance.randint(5, 50))
+        for index in range(6):
+            driver.add(f"late{index}", chance.randint(10, 60), chance.randint(20, 200))
+        driver.run_until_done(5_000)
+        worst = max(worst, *(driver.preemptions_while_paced(name) for name in driver.requests))
+    assert worst == 1  # it does happen once, so the bound is put to the test

@@ -41,6 +41,16 @@ def test_decoders_keep_their_drafts(accepted: int) -> None:
     driver.assert_whole("resident")
 
 
+def test_step_without_drafts_leaves_no_placeholder() -> None:
+    driver = Driver(Options(drafts=DRAFTS), fixed(4), drafts_every=3)
+    driver.add("resident", 20, 60)
+    driver.step(3)
+    driver.add("newcomer", 300, 30)
+    driver.run_until_done(300)
+    for name in driver.requests:
+        driver.assert_whole(name)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_aborts_preemptions_and_changes_of_n_leave_outputs_as_unpaced(seed: int) -> None:
     outputs = []
