@@ -74,21 +74,21 @@ struct Operands {
 
 // The last lane to come computes for all.
 inline void multiply(void* const* lanes) {
-  static float a[kSide][kSide], b[kSide][kSide], sum[kSide][kSide];
+  static float a[kSide * kSide], b[kSide * kSide], sum[kSide * kSide];
   for (int l = 0; l < static_cast<int>(emulation::kWarpSize); ++l) {
     const Operands& o = *static_cast<const Operands*>(lanes[l]);
     for (int i = 0; i < kPerLane; ++i) {
       const int at = place(l, i);
-      a[0][at] = o.a[i];
-      b[0][at] = o.b[i];
-      sum[0][at] = o.start[i];
+      a[at] = o.a[i];
+      b[at] = o.b[i];
+      sum[at] = o.start[i];
     }
   }
   for (int i = 0; i < kSide; ++i)
     for (int k = 0; k < kSide; ++k)
-      for (int j = 0; j < kSide; ++j) sum[i][j] += a[i][k] * b[k][j];
+      for (int j = 0; j < kSide; ++j) sum[i * kSide + j] += a[i * kSide + k] * b[k * kSide + j];
   for (int l = 0; l < static_cast<int>(emulation::kWarpSize); ++l)
-    for (int i = 0; i < kPerLane; ++i) static_cast<const Operands*>(lanes[l])->sum[i] = sum[0][place(l, i)];
+    for (int i = 0; i < kPerLane; ++i) static_cast<const Operands*>(lanes[l])->sum[i] = sum[place(l, i)];
 }
 
 template <class LayoutA, class LayoutB>
