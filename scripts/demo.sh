@@ -49,7 +49,7 @@ rm -f "$DEMO/up.json"
 # In a session of its own: Ctrl-C reaches this script only, which then stops it in order. Its progress goes to the
 # terminal as well as to a file.
 setsid "$paceline" up "$DEMO/cpu-tiny.yaml" --port 0 --admin-port 0 --api-port 0 --output json \
-  > "$DEMO/up.json" 2> >(tee "$DEMO/up.log" >&2) &
+  > "$DEMO/up.json" 2> >(tee -i "$DEMO/up.log" >&2) &
 up_pid=$!
 until grep -q '^}' "$DEMO/up.json" 2>/dev/null; do
   kill -0 "$up_pid" 2>/dev/null || { wait "$up_pid"; exit 1; }

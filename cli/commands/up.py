@@ -122,11 +122,10 @@ def _write_state(state: ProfileState, profile: InferenceProfile, console: Consol
     write_atomically(state.profile_file, yaml.safe_dump(document, sort_keys=False))
     last = state.read_settings()
     settings = next_settings(profile.spec, last)
-    if last is not None and last.pacing != settings.pacing:
+    now, before = describe_pacing(settings.pacing), describe_pacing(last.pacing) if last else None
+    if before not in (None, now):
         console.print(
-            f"note: starting with the profile's pacing, {describe_pacing(settings.pacing)}; "
-            f"the last run ended with {describe_pacing(last.pacing)}",
-            markup=False,
+            f"note: starting with the profile's pacing, {now}; the last run ended with {before}", markup=False
         )
     state.write_settings(settings)
 
