@@ -8,6 +8,8 @@ cd "$ROOT"
 uv=$(find_uv)
 compile() { "$uv" pip compile --quiet --no-emit-index-url --no-header --no-annotate --python "$(find_python)" "$@"; }
 compile pyproject.toml --extra dev -o constraints/dev.txt
+# What the image of the control plane holds: a part of the above, in the same versions.
+compile pyproject.toml --extra operator --extra api --constraint constraints/dev.txt -o constraints/control-plane.txt
 [ $# -gt 0 ] || set -- $(ls constraints/engine-cpu-*.in | sed 's/.*cpu-//; s/.in$//')
 for version; do
   compile "constraints/engine-cpu-$version.in" --override "constraints/engine-cpu-$version.overrides" -o "constraints/engine-cpu-$version.txt"

@@ -226,6 +226,8 @@ class ApiServer:
             f"--bind-address={self.address}",
             f"--advertise-address={self.address}",
             f"--secure-port={self.port}",
+            # The Service `kubernetes` can't lead to a loopback address; without pods nobody misses it.
+            f"--endpoint-reconciler-type={'none' if self.address.startswith('127.') else 'lease'}",
             f"--service-cluster-ip-range={self.service_cidr}",
             f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
             f"--service-account-key-file={key}",
