@@ -1,11 +1,13 @@
 """The engine under test, as the benchmark reaches it: vLLM's OpenAI API, its metrics page, and our admin port."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, Self
 
-import httpx
+import aiohttp
 
 from paceline.bench.clock import RunClock
 from paceline.bench.counters import CACHE_CONFIG, Page, parse_page
@@ -13,9 +15,10 @@ from paceline.bench.prompts import SAMPLE_TEXT, prompt_pool
 from paceline.bench.received import RequestIdentity
 from paceline.bench.records import EngineFingerprint
 from paceline.bench.steps import EngineStep
-from paceline.bench.stream import Stream
+from paceline.bench.stream import Stream, tracing
 
 CONNECT_SECONDS: Final = 10.0
+READ_BUFFER_BYTES: Final = 16 * 2**20
 STEPS_PER_PAGE: Final = 500
 ANSWER_SECONDS: Final = 60.0
 """How long a plain question (models, metrics) may take on a busy engine."""
@@ -34,43 +37,55 @@ class EngineAddress:
     admin_url: str | None = None
     admin_token: str | None = None
 
+    def __post_init__(self) -> None:
+        # Paths are put behind the roots as they are.
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+        object.__setattr__(self, "admin_url", self.admin_url and self.admin_url.rstrip("/"))
+
 
 class EngineClient:
     """Talks to one engine; an asynchronous context manager.
 
-    The limits of the HTTP client are lifted, so that none of its queues is ever measured: no bound on connections,
-    none on waiting for one, a connection of its own for every request, no read timeout (a workload has its own).
+    The limits of the HTTP client are lifted, so that none of its queues is ever measured: no bound on connections, a
+    connection of its own for every request, buffers of megabytes, no read timeout (a workload has its own).
     """
 
     def __init__(self, address: EngineAddress):
         self.address = address
-        headers = {"Accept-Encoding": "identity"}
-        if address.api_key:
-            headers["Authorization"] = f"Bearer {address.api_key}"
-        self._client = httpx.AsyncClient(
-            base_url=address.url,
-            headers=headers,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            trust_env=False,
-        )
         self._model = ""
+        self._open: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        headers = {"Accept-Encoding": "identity"}
+        if self.address.api_key:
+            headers["Authorization"] = f"Bearer {self.address.api_key}"
+        self._open = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            trace_configs=[tracing()],
+            read_bufsize=READ_BUFFER_BYTES,
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self._session.close()
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._open is None:
+            raise RuntimeError("an EngineClient is used inside `async with` only")
+        return self._open
 
     async def fingerprint(self) -> EngineFingerprint:
         """Ask the engine who it is. Its first served model is the one that is measured."""
-        models = (await self._ask("/v1/models")).json()["data"]
+        models = await self._ask_json("/v1/models", field="data")
         if not models:
             raise EngineError(f"the engine at {self.address.url} serves no model")
         self._model = models[0]["id"]
         page = await self.metrics()
         return EngineFingerprint(
-            version=(await self._ask("/version")).json().get("version"),
+            version=await self._ask_json("/version", field="version"),
             model=self._model,
             max_model_len=models[0].get("max_model_len"),
             cache_config=page.labels(CACHE_CONFIG),
@@ -79,22 +94,24 @@ class EngineClient:
     async def prompt_pool(self) -> tuple[int, ...]:
         """Return the token ids that prompts are drawn from."""
         body = {"model": self._model, "prompt": SAMPLE_TEXT, "add_special_tokens": False}
-        answer = await self._ask("/tokenize", body)
-        return prompt_pool(answer.json()["tokens"])
+        return prompt_pool(await self._ask_json("/tokenize", field="tokens", body=body))
 
     async def metrics(self) -> Page:
         """Read the engine's metrics page."""
-        return parse_page((await self._ask("/metrics")).text)
+        return parse_page(await self._ask(self.address.url + "/metrics"))
 
     async def steps(self) -> list[EngineStep] | None:
         """Read the steps that the engine still has records of; None where its admin port is not known."""
         if self.address.admin_url is None:
             return None
+        token = self.address.admin_token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         found: dict[tuple[int, int], EngineStep] = {}
         while True:
             after = _read_by_all_engines(found)
             query = f"/paceline/v1/steps?after={after}&limit={STEPS_PER_PAGE}"
-            page = [EngineStep.model_validate(record) for record in (await self._ask_admin(query)).json()["records"]]
+            answer = json.loads(await self._ask(self.address.admin_url + query, headers=headers))
+            page = [EngineStep.model_validate(record) for record in answer["records"]]
             fresh = {(step.engine, step.step): step for step in page if (step.engine, step.step) not in found}
             found |= fresh
             # An engine that goes on stepping always has something fresh: a page that it did not fill is the newest.
@@ -120,28 +137,30 @@ class EngineClient:
             "cache_salt": cache_salt,
             "request_id": identity.request_id,
         }
-        return Stream(self._client, clock, identity, self._client.build_request("POST", "/v1/completions", json=body))
+        url = self.address.url + "/v1/completions"
+        return Stream(self._session, url, json.dumps(body).encode(), clock, identity)
 
-    async def _ask_admin(self, path: str) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self.address.admin_token}"} if self.address.admin_token else {}
-        return await self._ask(f"{(self.address.admin_url or '').rstrip('/')}{path}", headers=headers)
-
-    async def _ask(
-        self, path: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
-        method = "GET" if body is None else "POST"
+    async def _ask_json(self, path: str, *, field: str, body: dict[str, Any] | None = None) -> Any:
+        answer = await self._ask(self.address.url + path, body)
         try:
-            answer = await self._client.request(method, path, json=body, headers=headers, timeout=ANSWER_SECONDS)
-        except httpx.HTTPError as error:
+            return json.loads(answer)[field]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise EngineError(
-                f"no answer from the engine at {self.address.url} to {method} {path}: {type(error).__name__} {error}"
+                f"{self.address.url}{path} gave no vLLM answer, is it an engine? {answer[:200]}"
             ) from error
-        if answer.status_code != httpx.codes.OK:
-            hint = "; check its API key or admin token" if answer.status_code == httpx.codes.UNAUTHORIZED else ""
-            raise EngineError(
-                f"the engine answered HTTP {answer.status_code} to {method} {path}{hint}: {answer.text[:300]}"
-            )
-        return answer
+
+    async def _ask(self, url: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> str:
+        method = "GET" if body is None else "POST"
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self._session.request(method, url, json=body, headers=headers, timeout=timeout) as answer:
+                text = await answer.text(errors="replace")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineError(f"no answer from the engine to {method} {url}: {type(error).__name__} {error}") from error
+        if answer.status != HTTPStatus.OK:
+            hint = "; check its API key or admin token" if answer.status == HTTPStatus.UNAUTHORIZED else ""
+            raise EngineError(f"the engine answered HTTP {answer.status} to {method} {url}{hint}: {text[:300]}")
+        return text
 
 
 def _read_by_all_engines(found: Iterable[tuple[int, int]]) -> int:

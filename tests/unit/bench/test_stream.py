@@ -151,7 +151,7 @@ async def test_an_engine_that_is_not_there() -> None:
     async with EngineClient(EngineAddress(url)) as client:
         record = await client.completion(clock, identity(), [1], cache_salt="s").start(clock.seconds())
     assert record.state is RequestState.FAILED
-    assert "ConnectError" in str(record.error)
+    assert "Cannot connect to host" in str(record.error)
     assert record.sent_seconds is None
 
 
