@@ -115,11 +115,14 @@ class Fleet:
                 structlog.get_logger().info("volume_not_refreshed", pod=name, error=str(error))
 
     def token_due(self, key: Key, uid: str, pods: Iterable[PodView]) -> bool:
-        """Tell whether the token's Secret has to be made: once for a profile, and again while pods hang in creation."""
-        known = self._known.setdefault(key, _Known())
+        """Tell whether the token's Secret has to be made: once for a profile, and again while pods hang in creation.
+
+        Of its presence nothing is known, since Secrets are not read; but a pod that started has mounted it.
+        """
+        known, present = self._known.setdefault(key, _Known()), list(pods)
         if known.token_uid != uid:
-            return True
-        hanging = any(pod.node and not pod.container.started and pod.container.exit_code is None for pod in pods)
+            return not any(pod.container.started for pod in present)
+        hanging = any(pod.node and not pod.container.started and pod.container.exit_code is None for pod in present)
         return hanging and self._clock() - known.token_at > _TOKEN_RETRY_SECONDS
 
     def token_made(self, key: Key, uid: str) -> None:

@@ -55,7 +55,8 @@ class Operator:
         api = await connect(kubeconfig)
         seconds = self._config.request_seconds
         health = HealthServer(alive=self._dead_parts, ready=list, observe=self._observe)
-        election_client = KubeClient(api, request_seconds=min(seconds, self._config.lease.deadline_seconds / 2))
+        patience = min(seconds, self._config.lease.deadline_seconds / 2)
+        election_client = KubeClient(api, request_seconds=patience, observer=count_call)
         elector = Elector(election_client, self._config.lease, self._identity)
         client = KubeClient(api, request_seconds=seconds, observer=count_call, guard=elector.check)
         try:

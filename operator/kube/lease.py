@@ -45,6 +45,7 @@ class Elector:
         self._seen_at = clock()
         self._renewed_at = clock()
         self._leads = False
+        self._own: dict[str, Any] | None = None
         self._log = structlog.get_logger().bind(lease=f"{config.namespace}/{config.name}", identity=identity)
 
     async def acquire(self) -> None:
@@ -86,20 +87,24 @@ class Elector:
             self._log.info("leadership_released")
 
     async def _try(self) -> bool:
-        lease = await self._client.get(LEASES, self._config.namespace, self._config.name)
+        # A leader's last answer spares it a look: whoever changed the Lease since makes its write a conflict.
+        known = self._own if self._leads else None
+        lease = known or await self._client.get(LEASES, self._config.namespace, self._config.name)
         try:
             if lease is None:
                 place = {"name": self._config.name, "namespace": self._config.namespace}
-                await self._client.create(self._taken({"metadata": place, "spec": {}}), manager=self.identity)
+                taken = self._taken({"metadata": place, "spec": {}})
+                self._own = await self._client.create(taken, manager=self.identity)
             elif self._may_take(lease["spec"]):
-                await self._client.replace(self._taken(lease))
+                self._own = await self._client.replace(self._taken(lease))
             else:
                 self._leads = False
                 return False
         except ApiError as error:
-            if not error.is_conflict:
+            self._own = None
+            if error.status not in (404, 409):
                 raise
-            # Another wrote first: a rival who now leads, or someone who labelled the leader's own lease.
+            # Another wrote first: a rival who now leads, or someone who labelled or removed the leader's own lease.
             return await self._try() if self._leads else False
         self._leads, self._renewed_at = True, self._clock()
         return True

@@ -5,6 +5,7 @@ A fake: it judges settings by the very function that real engines use, and shows
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,12 +55,20 @@ class FakeEngines:
     def __init__(self) -> None:
         self._engines: dict[str, FakeEngine] = {}
         self._next = 0
+        self._applied_at: list[float] = []
         self.port = 0
 
     def new_address(self) -> str:
         """Return a loopback address that no other pod has."""
         self._next += 1
         return f"127.{1 + self._next // 65536}.{self._next // 256 % 256}.{self._next % 256}"
+
+    def forget_times(self) -> None:
+        self._applied_at.clear()
+
+    def times(self) -> list[float]:
+        """Return when engines took settings since the last `forget_times`, by the monotonic clock."""
+        return list(self._applied_at)
 
     def engine(self, address: str) -> FakeEngine:
         return self._engines.setdefault(address, FakeEngine())
@@ -112,6 +121,7 @@ class FakeEngines:
         match judge(engine.settings, incoming):
             case Verdict.APPLY:
                 engine.settings = incoming
+                self._applied_at.append(time.monotonic())
             case Verdict.STALE | Verdict.CONFLICT:
                 return web.json_response({"title": "Conflict", "detail": "older settings"}, status=409)
         return web.json_response(engine.answer())

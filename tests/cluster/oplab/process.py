@@ -45,7 +45,14 @@ class OperatorProcess:
 
 @contextmanager
 def operator_process(
-    folder: Path, kubeconfig: Path, admin_port: int, space: str, identity: str, **changes: Any
+    folder: Path,
+    kubeconfig: Path,
+    admin_port: int,
+    space: str,
+    identity: str,
+    *,
+    log_level: str = "debug",
+    **changes: Any,
 ) -> Iterator[OperatorProcess]:
     """Have an operator's process within the block; it is killed at the end if it still runs."""
     (port,) = free_ports(1)
@@ -57,7 +64,7 @@ def operator_process(
     file = folder / f"{identity}.yaml"
     file.write_text(yaml.safe_dump(config.model_dump(by_alias=True, mode="json")))
     log = folder / f"{identity}.log"
-    arguments = ("--config", file, "--kubeconfig", kubeconfig, "--identity", identity, "--log-level", "debug")
+    arguments = ("--config", file, "--kubeconfig", kubeconfig, "--identity", identity, "--log-level", log_level)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "paceline.operator.main", *arguments], stdout=output, stderr=output
