@@ -61,10 +61,11 @@ def not_applicable(name: str, message: str, arm: str | None = None) -> AuditResu
 def _completions(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditResult:
     planned = plan.blocks * (plan.workload.residents + 1)
     done = sum(block.completed_requests for block in blocks)
-    problems = [f"block {block.block}: {problem}" for block in blocks for problem in block.problems]
-    if problems or done < planned or len(blocks) < plan.blocks:
-        first = f"; {problems[0]}" if problems else ""
-        return failed(COMPLETIONS, f"{done} of {planned} planned requests were completed{first}", arm)
+    faults = [f"block {block.block}: {problem}" for block in blocks for problem in block.problems]
+    if done < planned:
+        faults.append(f"{done} of {planned} planned requests were completed")
+    if faults:
+        return failed(COMPLETIONS, "; ".join(faults), arm)
     return passed(COMPLETIONS, f"all {planned} planned requests were completed", arm)
 
 
