@@ -71,6 +71,14 @@ class Facts:
             pod for pod in self.serving if pod.container.started and not is_applied(self.report(pod), self.settings)
         ]
 
+    @property
+    def pending_reason(self) -> str:
+        """Why settings are not on every engine: still on their way, or refused by one that can't run them."""
+        reports = [self.report(pod) for pod in self.lagging]
+        return (
+            "SettingsRefused" if any(report is not None and report.refused for report in reports) else "SettingsPending"
+        )
+
     def report(self, pod: PodView) -> EngineReport | None:
         """Return what the pod's engine said last."""
         return self.reports.get(pod.name)
@@ -103,7 +111,7 @@ def _ready(facts: Facts) -> Finding:
     if facts.outdated or len(facts.ready) < facts.replicas:
         return Finding(kind, "False", "RollingOut", _rollout_message(facts))
     if facts.lagging:
-        return Finding(kind, "False", "SettingsPending", _lagging_message(facts))
+        return Finding(kind, "False", facts.pending_reason, _lagging_message(facts))
     return Finding(kind, "True", "Ready", f"{len(facts.ready)} of {facts.replicas} engines serve")
 
 
@@ -136,7 +144,7 @@ def _config_applied(facts: Facts) -> Finding:
     kind = ConditionType.CONFIG_APPLIED
     running = [pod for pod in facts.serving if pod.container.started]
     if facts.lagging:
-        return Finding(kind, "False", "SettingsPending", _lagging_message(facts))
+        return Finding(kind, "False", facts.pending_reason, _lagging_message(facts))
     if not running:
         return Finding(kind, "Unknown", "NoEngine", "no engine runs; the next one starts with the settings")
     revision = facts.settings.revision

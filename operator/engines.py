@@ -18,7 +18,8 @@ SETTINGS_PATH = "/paceline/v1/settings"
 class EngineReport:
     """What a pod's engine answered, or why it did not.
 
-    `behind` names the engine cores that run older settings than the pod as a whole was given.
+    `behind` names the engine cores that run older settings than the pod as a whole was given. `refused` tells that
+    the engine understood the settings and can't run them: only a change of the profile helps.
     """
 
     settings: LiveSettings | None = None
@@ -26,7 +27,7 @@ class EngineReport:
     reasons: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     error: str = ""
-    rejected: bool = False
+    refused: bool = False
 
     def runs(self, wanted: LiveSettings) -> bool:
         """Tell whether every core of the engine runs these very settings."""
@@ -77,7 +78,7 @@ class EngineClient:
             if status == 409:
                 # It runs newer settings than these, or others under the same fence: which ones?
                 found, running = await self._call("GET", pod, token, None)
-                return read_report(found, running, refused=read_problem(answer))
+                return read_report(found, running, conflict=read_problem(answer))
         except (aiohttp.ClientError, OSError) as error:
             return EngineReport(error=f"no answer from the admin port: {str(error) or type(error).__name__}")
         return read_report(status, answer)
@@ -101,10 +102,12 @@ def read_problem(answer: Any) -> str:
     return str(answer)[:200]
 
 
-def read_report(status: int, answer: Any, *, refused: str = "") -> EngineReport:
+def read_report(status: int, answer: Any, *, conflict: str = "") -> EngineReport:
     """Read an engine's answer to GET or PUT of its settings."""
     if status in (401, 403):
-        return EngineReport(error="the engine refused the admin token", rejected=True)
+        return EngineReport(error="the engine refused the admin token")
+    if status == 422:
+        return EngineReport(error=f"the engine can't run these settings: {read_problem(answer)}", refused=True)
     if status != 200 or not isinstance(answer, dict):
         return EngineReport(error=f"the engine answered {status}: {read_problem(answer)}")
     try:
@@ -118,7 +121,7 @@ def read_report(status: int, answer: Any, *, refused: str = "") -> EngineReport:
         compatible=bool(answer.get("compatible", True)),
         reasons=reasons,
         behind=behind,
-        error=f"the engine refused the settings: {refused}" if refused else "",
+        error=f"the engine runs others: {conflict}" if conflict else "",
     )
 
 

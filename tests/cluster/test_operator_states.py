@@ -141,6 +141,18 @@ def test_a_token_that_an_engine_refuses_is_named(lab: Lab) -> None:
         lab.wait_condition("ConfigApplied", "True")
 
 
+def test_settings_that_an_engine_can_not_run_are_told_in_its_words(lab: Lab) -> None:
+    with lab.operator():
+        (pod,) = lab.serve()
+        pod.engine.smallest_interval = 4
+        lab.change("web", {"pacing": {"mode": "Fixed", "interval": 2}})
+        condition = lab.wait_condition("ConfigApplied", "False", reason="SettingsRefused")
+        assert "can't run these settings: the interval is too small" in condition["message"]
+        assert pod.engine.settings.revision == 1, "it serves on as before"
+        lab.change("web", {"pacing": {"interval": 5}})
+        lab.wait_condition("ConfigApplied", "True")
+
+
 def test_a_rolling_update_without_room_says_the_way_out(lab: Lab) -> None:
     with lab.operator():
         lab.serve(rollout={"strategy": "RollingUpdate"})

@@ -29,6 +29,7 @@ class FakeEngine:
     reasons: tuple[str, ...] = ()
     down: bool = False
     rejects_token: bool = False
+    smallest_interval: int = 0
     core_revisions: tuple[int, ...] = ()
 
     def answer(self) -> dict[str, Any]:
@@ -118,6 +119,8 @@ class FakeEngines:
             return fault
         incoming = LiveSettings.model_validate(await request.json())
         engine.received.append(incoming)
+        if incoming.pacing.interval < engine.smallest_interval:
+            return web.json_response({"title": "Unprocessable", "detail": "the interval is too small"}, status=422)
         match judge(engine.settings, incoming):
             case Verdict.APPLY:
                 engine.settings = incoming
