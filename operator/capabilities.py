@@ -2,18 +2,16 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from paceline.operator.kube.client import KubeClient
 from paceline.operator.kube.resources import POD_MONITORS, WORKER_SETS, Resource
 
-_ASK_AGAIN_SECONDS: Final = 60.0
-
 
 class Capabilities:
-    """Asks the API server once, and again each minute as long as something that is needed is missing.
+    """Asks the API server once, and again after a time as long as something that is needed is missing.
 
     `on_found` is told of an API when it is first seen, so that its objects are watched.
     """
@@ -23,10 +21,12 @@ class Capabilities:
         client: KubeClient,
         on_found: Callable[[Resource], None],
         *,
+        ask_again_seconds: float = 60,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._on_found = on_found
+        self._ask_again_seconds = ask_again_seconds
         self._clock = clock
         self._found: set[Resource] = set()
         self._asked: dict[Resource, float] = {}
@@ -43,7 +43,7 @@ class Capabilities:
         if resource in self._found:
             return True
         asked = self._asked.get(resource)
-        if asked is not None and self._clock() - asked < _ASK_AGAIN_SECONDS:
+        if asked is not None and self._clock() - asked < self._ask_again_seconds:
             return False
         self._asked[resource] = self._clock()
         if not await self._client.serves(resource):

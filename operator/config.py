@@ -91,7 +91,11 @@ class WatchConfig(ConfigModel):
 
 
 class OperatorConfig(ConfigModel):
-    """The operator's configuration file."""
+    """The operator's configuration file.
+
+    `verify_seconds`: how often every engine is asked what it runs. `optional_api_seconds`: how often an API that is
+    missing, such as LeaderWorkerSet, is looked for while a profile needs it.
+    """
 
     engine: EngineConfig = EngineConfig()
     lease: LeaseConfig = LeaseConfig()
@@ -100,6 +104,7 @@ class OperatorConfig(ConfigModel):
     request_seconds: Seconds = 15
     engine_request_seconds: Seconds = 3
     verify_seconds: Seconds = 300
+    optional_api_seconds: Seconds = 60
     http_host: str = "0.0.0.0"
     http_port: Port = 8080
     token_secret: str = "paceline-operator-key"

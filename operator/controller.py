@@ -50,7 +50,8 @@ class Controller:
             ledger=SettingsLedger(client, self.cache),
             fleet=Fleet(self._engines, client, verify_seconds=config.verify_seconds),
             reporter=Reporter(client, self.cache, identity),
-            capabilities=Capabilities(client, self._watch_more),
+            capabilities=Capabilities(client, self._watch_more, ask_again_seconds=config.optional_api_seconds),
+            refused_seconds=config.optional_api_seconds,
             config=config.engine,
             operator_key=operator_key,
         )

@@ -31,9 +31,8 @@ from paceline.operator.troubles import Trouble
 from paceline.operator.workloads import apply_workload, template_state, update_message
 from paceline.operator.writer import NameTakenError, Writer, owner_uid
 
-_REFUSED_SECONDS: Final = 60.0
 _LEAVING_SECONDS: Final = 2.0
-"""Seconds until a profile is looked at again that was refused, or whose names are still being freed."""
+"""Seconds until a profile is looked at again whose names are still being freed."""
 
 
 def _utc_now() -> str:
@@ -63,6 +62,7 @@ class Reconciler:
     capabilities: Capabilities
     config: EngineConfig
     operator_key: bytes
+    refused_seconds: float = 60
     now: Callable[[], str] = _utc_now
 
     async def reconcile(self, key: Key) -> float | None:
@@ -95,12 +95,12 @@ class Reconciler:
         problems = cluster_problems(subject, has_worker_sets=has_sets)
         if problems:
             outcome = self._as_it_was(key, profile, Trouble("ProfileRefused", "; ".join(problems)))
-            return replace(outcome, again_seconds=_REFUSED_SECONDS)
+            return replace(outcome, again_seconds=self.refused_seconds)
         try:
             return await self._apply(key, profile, subject)
         except NameTakenError as error:
             outcome = self._as_it_was(key, profile, Trouble("NameTaken", str(error)))
-            return replace(outcome, again_seconds=_LEAVING_SECONDS if error.leaving else _REFUSED_SECONDS)
+            return replace(outcome, again_seconds=_LEAVING_SECONDS if error.leaving else self.refused_seconds)
 
     async def _apply(self, key: Key, profile: ProfileView, subject: Subject) -> Outcome:
         desired = desired_objects(subject)
@@ -112,12 +112,15 @@ class Reconciler:
         if self.fleet.token_due(key, profile.uid, self.cache.pods(key)):
             await self.writer.create_once(key, admin_token_secret(subject, self.operator_key))
             self.fleet.token_made(key, profile.uid)
+        again = None
         for manifest in desired.companions:
             if await self.capabilities.has(manifest):
                 await self.writer.apply(key, manifest)
+            else:
+                again = self.refused_seconds
         await self._prune(key, profile, subject, desired)
         await apply_workload(self.writer, self.cache, key, subject, state)
-        return Outcome(ledger, state.hash, update_message(state, profile.name, record))
+        return Outcome(ledger, state.hash, update_message(state, profile.name, record), again_seconds=again)
 
     async def _prune(self, key: Key, profile: ProfileView, subject: Subject, desired: Desired) -> None:
         wanted = {
