@@ -17,13 +17,11 @@ from paceline.engine_ext.pacing.cadence import Cadence
 from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
-from paceline.engine_ext.pacing.step_time import StepTimeModel, decode_load
+from paceline.engine_ext.pacing.step_time import StepTimeModel
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
-from paceline.engine_ext.telemetry.steps import StepKind, StepLog
+from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
 
 logger = init_logger("vllm.paceline")
-
-DECODE, EMPTY = StepKind.DECODE, StepKind.EMPTY
 
 
 class PacingMixin(Scheduler):
@@ -42,8 +40,6 @@ class PacingMixin(Scheduler):
         self.engine_rank: int = self.vllm_config.parallel_config.data_parallel_index
         self.cadence = Cadence()
         self.step_log = StepLog()
-        self.step_number = 0
-        self.last_busy_step = 0
         self.step_times = StepTimeModel()
         self.slo: SloPolicy | None = None
         self._set_up_pacing()
@@ -91,7 +87,7 @@ class PacingMixin(Scheduler):
         started_at = self.clock()
         if not self._inflight_prefills and len(self.requests) == len(self.running):
             output = super().schedule(throttle_prefills)
-            self._note_decodes(output, started_at, 0)
+            self.step_log.in_flight.append((output, started_at, self.live.revision, None))
             return output
         prefilling = [request for request in self.running if request.is_prefill_chunk]
         decoding = view.any_decoder(self.running, self.max_model_len)
@@ -100,10 +96,12 @@ class PacingMixin(Scheduler):
             output = super().schedule(throttle_prefills)
         deferred = hold.deferred if hold else 0
         scheduled = prefills.scheduled(output, prefilling, self.requests)
-        if scheduled:
-            self._note_prefills(output, started_at, scheduled, decoding=decoding, deferred=deferred)
-        else:
-            self._note_decodes(output, started_at, deferred)
+        note = (
+            self._note(output, scheduled, decoding=decoding, deferred=deferred)
+            if scheduled
+            else decode_note(output, deferred)
+        )
+        self.step_log.in_flight.append((output, started_at, self.live.revision, note))
         return output
 
     def _plan_hold(self, prefilling: list[Any]) -> Hold | None:
@@ -112,7 +110,7 @@ class PacingMixin(Scheduler):
         if not prefilling and not waiting:
             return None
         gap = self.live.pacing.effective_interval if self.slo is None else self._promised_gap(self.slo, prefilling)
-        if self.cadence.allows(gap):
+        if self.cadence.allows(self.step_log.next_busy(), gap):
             return None
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None  # all decoders are in flight: holding would leave the step empty
@@ -149,39 +147,22 @@ class PacingMixin(Scheduler):
 
     # -- what was scheduled --------------------------------------------------------------------------------------
 
-    def _note_decodes(self, output: Any, started_at: float, deferred: int) -> None:
-        # In every call of schedule(): kept short, see benchmarks/scheduler_overhead.py.
-        self.step_number = step = self.step_number + 1
-        count = len(output.num_scheduled_tokens)
-        kind = EMPTY
-        if count:
-            kind = DECODE
-            self.cadence.step += 1
-            self.last_busy_step = step
-        self.step_log.in_flight.append(
-            (output, step, self.live.revision, kind, started_at, deferred, decode_load(count))
-        )
-
-    def _note_prefills(
-        self, output: Any, started_at: float, scheduled: list[Any], *, decoding: bool, deferred: int
-    ) -> None:
-        self.step_number += 1
-        self.last_busy_step = self.step_number
-        self.cadence.advance(mixed=decoding and not all(view.is_exempt(request) for request in scheduled))
-        load = prefills.load(output, scheduled)
-        kind = StepKind.MIXED if decoding else StepKind.PREFILL
-        self.step_log.in_flight.append((output, self.step_number, self.live.revision, kind, started_at, deferred, load))
+    def _note(self, output: Any, scheduled: list[Any], *, decoding: bool, deferred: int) -> Noted:
+        """Note a step with prefills, and set the cadence by it if it was a mixed one that pacing could have held."""
+        if decoding and not all(view.is_exempt(request) for request in scheduled):
+            self.cadence.last_mixed = self.step_log.next_busy()
         if self.slo is not None:
             now = self.clock()
             for request in scheduled:
                 if not request.is_prefill_chunk:
                     self.slo.on_prefill_done(now - request.paceline_arrived_at)
+        return Noted(StepKind.MIXED if decoding else StepKind.PREFILL, deferred, prefills.load(output, scheduled))
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Process a step's output, and learn from it."""
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         record = self.step_log.finish(scheduler_output, self.clock())
-        if record is not None and record.kind is not EMPTY:
+        if record is not None and record.kind is not StepKind.EMPTY:
             self.step_times.observe(record.load, record.seconds)
         if self.slo is not None:
             self._account_tokens(self.slo, outputs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from paceline.engine_ext.pacing.step_time import StepLoad
+from paceline.engine_ext.pacing.step_time import StepLoad, decode_load
 
 RING_STEPS: Final = 1024
 """How many of the newest steps are kept."""
@@ -26,11 +26,25 @@ class StepKind(StrEnum):
     EMPTY = "empty"
 
 
-Started = tuple[Any, int, int, StepKind, float, int, StepLoad]
-"""A step in flight: vLLM's SchedulerOutput, step, revision, kind, start in seconds, deferred prefills, load.
+class Noted(NamedTuple):
+    """What was known of a step when it was scheduled, beyond that it only decodes and holds nothing back."""
 
-A plain tuple, since one is made in every call of schedule().
+    kind: StepKind
+    deferred: int
+    load: StepLoad
+
+
+Started = tuple[Any, float, int, Noted | None]
+"""A step in flight: vLLM's SchedulerOutput, start in seconds, revision of the settings, and what was noted.
+
+A plain tuple, and no note for steps that only decode: one is made in every call of schedule(), whose time counts.
 """
+
+
+def decode_note(output: Any, deferred: int = 0) -> Noted:
+    """Return the note of a step without prefills."""
+    count = len(output.num_scheduled_tokens)
+    return Noted(StepKind.DECODE if count else StepKind.EMPTY, deferred, decode_load(count))
 
 
 class StepRecord(NamedTuple):
@@ -71,11 +85,18 @@ class KindTotals:
 
 @dataclass(slots=True)
 class StepLog:
-    """The steps in flight, the ring of finished ones, and the counters."""
+    """The steps in flight, the ring of finished ones, and the counters.
+
+    `steps` numbers the steps in the order of their scheduling; `last_busy` is the newest finished one that computed
+    something, and `busy` counts those.
+    """
 
     in_flight: deque[Started] = field(default_factory=deque)
     records: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RING_STEPS))
     totals: dict[StepKind, KindTotals] = field(default_factory=lambda: {kind: KindTotals() for kind in StepKind})
+    steps: int = 0
+    busy: int = 0
+    last_busy: int = 0
     deferred_prefill_steps: int = 0
     preemptions: int = 0
     settings_changes: int = 0
@@ -88,30 +109,39 @@ class StepLog:
         end of the step before it where the two overlapped.
         """
         while self.in_flight:
-            started, step, revision, kind, started_at, deferred, load = self.in_flight.popleft()
+            started, started_at, revision, note = self.in_flight.popleft()
+            self.steps += 1
             if started is output:
                 break
         else:
             return None
+        kind, deferred, load = note or decode_note(output)
         seconds = now - max(started_at, self.finished_at)
         self.finished_at = now
+        if kind is not StepKind.EMPTY:
+            self.busy += 1
+            self.last_busy = self.steps
         totals = self.totals[kind]
         totals.steps += 1
         totals.tokens += output.total_num_scheduled_tokens
         totals.seconds += seconds
         self.deferred_prefill_steps += deferred > 0
         self.preemptions += len(output.preempted_req_ids or ())
-        record = StepRecord(step, revision, kind, deferred, seconds, load, output.num_scheduled_tokens)
+        record = StepRecord(self.steps, revision, kind, deferred, seconds, load, output.num_scheduled_tokens)
         self.records.append(record)
         return record
 
+    def next_busy(self) -> int:
+        """Return the number, among the steps that compute something, that the next such step will have."""
+        return self.busy + sum(output.total_num_scheduled_tokens > 0 for output, *_ in self.in_flight) + 1
+
     def loads_in_flight(self) -> list[StepLoad]:
         """Return the loads of the steps that were scheduled and have not finished, oldest first."""
-        return [load for *_, load in self.in_flight]
+        return [(note or decode_note(output)).load for output, _, _, note in self.in_flight]
 
     def busy_since(self, now: float) -> float:
         """Return when the oldest step in flight began; `now` where there is none."""
-        return max(self.in_flight[0][4], self.finished_at) if self.in_flight else now
+        return max(self.in_flight[0][1], self.finished_at) if self.in_flight else now
 
     def counters(self) -> dict[str, Any]:
         """Return the counters as the admin route answers them."""

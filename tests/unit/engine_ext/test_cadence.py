@@ -7,26 +7,23 @@ from paceline.engine_ext.pacing.cadence import Cadence
 
 
 def test_first_mixed_step_may_come_at_once() -> None:
-    assert Cadence().allows(1_024)
+    assert Cadence().allows(1, 1_024)
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=200))
 def test_mixed_steps_lie_at_least_the_gap_of_the_moment_apart(gaps: list[int]) -> None:
-    cadence, mixed = Cadence(), []
-    for gap in gaps:
-        allowed = cadence.allows(gap)
-        assert allowed == (not mixed or cadence.step + 1 - mixed[-1] >= gap)
-        cadence.advance(mixed=allowed)
+    cadence = Cadence()
+    for step, gap in enumerate(gaps, 1):
+        allowed = cadence.allows(step, gap)
+        assert allowed == (cadence.last_mixed is None or step - cadence.last_mixed >= gap)
         if allowed:
-            mixed.append(cadence.step)
-    assert cadence.step == len(gaps)
+            cadence.last_mixed = step
 
 
 def test_constant_gap_gives_one_mixed_step_in_n() -> None:
     cadence, mixed = Cadence(), []
     for step in range(1, 18):
-        allowed = cadence.allows(4)
-        cadence.advance(mixed=allowed)
-        if allowed:
+        if cadence.allows(step, 4):
+            cadence.last_mixed = step
             mixed.append(step)
     assert mixed == [1, 5, 9, 13, 17]
