@@ -22,7 +22,7 @@ def state(core: Any) -> dict[str, Any]:
         "engine": scheduler.engine_rank,
         "epoch": live.epoch,
         "revision": live.revision,
-        "step": scheduler.last_busy_step,
+        "step": scheduler.step_log.last_busy,
         "paced": scheduler.paced,
         "reasons": list(scheduler.unpaced_reasons),
         "compatible": not scheduler.incompatible,
