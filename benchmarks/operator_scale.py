@@ -8,6 +8,8 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from oplab.engines import FakeEngines
 from oplab.process import OperatorProcess, operator_process
 
 from testbed import ApiServer
+from testbed.folders import temporary_folder
 
 REPLICAS = 4
 SPACES = 10
@@ -84,10 +87,22 @@ async def second_life(
     return figures
 
 
+@contextmanager
+def api_server() -> Iterator[ApiServer]:
+    """Have an API server with addresses for more Services than the test cluster's own has."""
+    with temporary_folder() as folder:
+        server = ApiServer(folder, service_cidr="10.96.0.0/16")
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
 async def measure(quick: bool, folder: Path) -> dict[str, float]:
     """Run both lives of the operator and return the figures."""
     profiles = 50 if quick else 1_000
-    with ApiServer.running() as server, profile_api(server), FakeEngines.serving() as engines:
+    with api_server() as server, profile_api(server), FakeEngines.serving() as engines:
         names = [(f"load-{index % SPACES}", f"profile-{index}") for index in range(profiles)]
         load = await open_load(server.kubeconfig, names, REPLICAS)
         await load.make_profiles()
