@@ -143,6 +143,54 @@ HOOKS: Final = (
         "wrapped: exports states on CPU",
         {"f9692f0776d8adfa": "0.32.0"},
     ),
+    Hook(
+        "coalescing",
+        "vllm.v1.attention.backends.gdn_attn:GDNAttentionMetadataBuilder.update_block_table",
+        "wrapped: layer groups that share metadata export to blocks of their own",
+        {"481006e8bc478f3e": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDeltaNetAttention._forward_core",
+        "wrapped: exports states on GPU",
+        {"0563f7e3feac12d3": "0.32.0"},
+    ),
+    Hook(
+        "coalescing",
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:ChunkGatedDeltaRule",
+        "wrapped: the rule is cut on GPU",
+        {"695bd304a11b77a4": "0.32.0"},
+    ),
+    Hook(
+        "page_gate",
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl",
+        "subclassed: fills the cache in the layout that the kernel reads, and serves what the kernel refuses",
+        {"fa7deca5db2840c0": "0.32.0"},
+    ),
+    Hook(
+        "page_gate",
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionMetadataBuilder",
+        "its metadata describe the step's requests to the kernel",
+        {"7594b0d1e0491695": "0.32.0"},
+    ),
+    Hook(
+        "page_gate",
+        "vllm.v1.attention.backends.cpu_attn:_get_attn_isa",
+        "names the cache's layout",
+        {"dad1605de0f81413": "0.32.0"},
+    ),
+    Hook(
+        "page_gate",
+        "vllm.platforms.cpu:CpuPlatform.update_block_size_for_backend",
+        "wrapped: a hybrid model's page starts from 16 tokens",
+        {"25a2dccf4c72b511": "0.32.0"},
+    ),
+    Hook(
+        "page_gate",
+        "vllm.platforms.interface:Platform._align_hybrid_block_size",
+        "rounds the page up to a multiple of what it started from",
+        {"a728408b016f5b23": "0.32.0"},
+    ),
 )
 """Everything that this package replaces or relies on beyond vLLM's published interfaces."""
 

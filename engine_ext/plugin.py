@@ -26,6 +26,8 @@ def register() -> None:
 
     from paceline.engine_ext import utility
     from paceline.engine_ext.coalescing import patches
+    from paceline.engine_ext.page_gate import patches as page_gate
 
     utility.install(EngineCore)
     patches.install()
+    page_gate.install()

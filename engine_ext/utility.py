@@ -9,6 +9,7 @@ from typing import Any, Final
 from paceline.engine_ext.coalescing.scheduler import CoalescingMixin
 from paceline.engine_ext.methods import APPLY_METHOD, STATE_METHOD, STEPS_METHOD
 from paceline.engine_ext.pacing.mixin import PacingMixin
+from paceline.engine_ext.page_gate.gate import GATE
 from paceline.engine_ext.settings import LiveSettings
 
 
@@ -31,6 +32,7 @@ def state(core: Any) -> dict[str, Any]:
         "counters": _counters(scheduler),
         "pacing": scheduler.pacing_report(),
         "coalescing": scheduler.coalescing_report() if isinstance(scheduler, CoalescingMixin) else {},
+        "pageGate": GATE.report(core.vllm_config),
     }
 
 
@@ -57,6 +59,7 @@ def _counters(scheduler: PacingMixin) -> dict[str, Any]:
     counters = scheduler.step_log.counters()
     if isinstance(scheduler, CoalescingMixin):
         counters["coalescing"] = scheduler.coalescing_counters.to_wire()
+    counters["pageGate"] = GATE.counters.as_dict()
     return counters
 
 
@@ -75,6 +78,7 @@ def _foreign(core: Any) -> dict[str, Any]:
         "counters": {},
         "pacing": {},
         "coalescing": {},
+        "pageGate": GATE.report(core.vllm_config),
     }
 
 

@@ -1,8 +1,7 @@
 """What qualifies for the page gate: one table of rules, each with the reason that a refusal is reported under."""
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -102,25 +101,3 @@ def meaning(reason: str) -> str:
     if reason == FEW_ROWS:
         return f"no sequence of the step has enough query rows (on CUDA {MIN_ROWS['cuda']})"
     return next(rule.meaning for rule in RULES if rule.reason == reason)
-
-
-@dataclass
-class GateCounters:
-    """Attention calls that the kernel served, and those that it did not by reason."""
-
-    served: int = 0
-    served_rows: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-
-    def serve(self, rows: int) -> None:
-        """Count a call that the kernel served."""
-        self.served += 1
-        self.served_rows += rows
-
-    def refuse(self, reasons: tuple[str, ...]) -> None:
-        """Count a call left to the engine, under each of its reasons."""
-        self.refused.update(reasons)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the counters as plain data."""
-        return {"served": self.served, "servedRows": self.served_rows, "refused": dict(self.refused)}

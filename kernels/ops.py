@@ -11,6 +11,11 @@ DEBUG_VARIABLE = "PACELINE_KERNEL_DEBUG"
 """Set to 1, it has every block id checked against the cache before a launch."""
 
 
+def debugging() -> bool:
+    """Tell whether block ids are checked before a launch."""
+    return os.environ.get(DEBUG_VARIABLE) == "1"
+
+
 def paged_prefill(
     query: torch.Tensor,
     key_cache: torch.Tensor,
@@ -56,7 +61,7 @@ def _paged_prefill_cpu(
     call = PagedPrefill(query, key_cache, value_cache, block_table, query_start, seq_lens, out, scale)
     check_shapes(call, tuple(DTYPES))
     check_lengths(call)
-    if os.environ.get(DEBUG_VARIABLE) == "1":
+    if debugging():
         check_pages(call)
     cpu_kernels().run(call)
 

@@ -119,6 +119,7 @@ def _report(answers: list[dict[str, Any]]) -> dict[str, Any]:
         "reasons": list(reasons),
         "pacing": [answer["pacing"] for answer in answers],
         "coalescing": [answer["coalescing"] for answer in answers],
+        "pageGate": [answer["pageGate"] for answer in answers],
     }
 
 

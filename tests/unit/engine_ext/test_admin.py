@@ -46,6 +46,7 @@ class Core:
             "counters": self.counters(),
             "pacing": {"mode": "Fixed", "intervalSteps": 4},
             "coalescing": {"active": False, "obstacles": []},
+            "pageGate": {"mode": "Disabled", "active": False},
         }
 
     def counters(self) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""What the gate of this process was asked for, whether it can serve, and what it served."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from paceline.engine_ext.environment import StartError
+from paceline.engine_ext.page_gate.counters import GateCounters
+from paceline.kernels.arguments import SLOT_TOKENS
+from paceline.kernels.dispatch import GateMode, Layer, meaning, refusals
+from paceline.kernels.loader import KernelUnavailableError, cpu_kernels
+
+PAGE_GATE: Final = "PACELINE_PAGE_GATE"
+AMX_LEVEL: Final = "amx"
+
+
+def read_mode(environ: Mapping[str, str] = os.environ) -> GateMode:
+    """Return the mode that the environment asks for, Disabled where it says nothing. Raises StartError."""
+    text = environ.get(PAGE_GATE) or GateMode.DISABLED.value
+    try:
+        return GateMode(text)
+    except ValueError as error:
+        known = ", ".join(GateMode)
+        raise StartError(f"{PAGE_GATE} is {text!r}: it must be one of {known}") from error
+
+
+@dataclass
+class PageGate:
+    """The gate of one process. `unavailable` says why it serves nothing."""
+
+    mode: GateMode = GateMode.DISABLED
+    unavailable: str | None = None
+    counters: GateCounters = field(default_factory=GateCounters)
+
+    @property
+    def active(self) -> bool:
+        """Whether the gate takes what qualifies."""
+        return self.mode is not GateMode.DISABLED and self.unavailable is None
+
+    def load(self) -> None:
+        """Load the kernels; where they can't be had, the gate says why and serves nothing."""
+        try:
+            cpu_kernels()
+        except KernelUnavailableError as error:
+            self.unavailable = str(error)
+
+    def page_reason(self, vllm_config: Any) -> str | None:
+        """Return why a model runs on the engine's page; None where it keeps the page that it asks for."""
+        model, cache_config = vllm_config.model_config, vllm_config.cache_config
+        if model is None or not model.is_hybrid:
+            return "NotHybrid: only the page of hybrid models follows from the model"
+        if cache_config.user_specified_block_size:
+            return "BlockSizeGiven: the engine was started with a block size"
+        layer = Layer(
+            head_size=model.get_head_size(),
+            page_size=SLOT_TOKENS,
+            dtype=model.dtype,
+            cache_dtype=model.dtype if cache_config.cache_dtype == "auto" else torch.uint8,
+            device="cpu",
+            num_heads=model.get_num_attention_heads(vllm_config.parallel_config),
+            num_kv_heads=model.get_num_kv_heads(vllm_config.parallel_config),
+        )
+        if refused := refusals(layer):
+            return "; ".join(f"{reason}: {meaning(reason)}" for reason in refused)
+        if self.mode is GateMode.AUTO and AMX_LEVEL in cpu_kernels().levels(layer.dtype):
+            return "StockFaster: this processor's AMX serves bfloat16 faster on the engine's own page"
+        return None
+
+    def report(self, vllm_config: Any) -> dict[str, Any]:
+        """Return the gate's state as the admin route answers it."""
+        return {
+            "mode": self.mode.value,
+            "active": self.active,
+            "reason": self.unavailable,
+            "pageTokens": vllm_config.cache_config.block_size,
+            "pageReason": self.page_reason(vllm_config) if self.active else None,
+            **self.counters.as_dict(),
+        }
+
+
+GATE: Final = PageGate()
+"""The gate of this process."""

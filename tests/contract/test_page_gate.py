@@ -1,0 +1,240 @@
+"""The page gate against vLLM's own CPU attention: the same cache, filled by vLLM, and the same step."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm import _custom_ops as ops
+from vllm.platforms import current_platform
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
+
+from paceline.engine_ext.environment import StartError
+from paceline.engine_ext.page_gate.backend import PageGateBackend, PageGateImpl, attend
+from paceline.engine_ext.page_gate.counters import FOLDER, GateCounters
+from paceline.engine_ext.page_gate.gate import GATE, PageGate, read_mode
+from paceline.engine_ext.page_gate.patches import _wrap
+from paceline.kernels.dispatch import GateMode, meaning, refusals
+from paceline.kernels.loader import cpu_kernels
+
+HEADS, KV_HEADS, HEAD = 6, 1, 256
+ROWS, LENGTHS = (1, 1, 40, 300), (1500, 17, 900, 300)
+"""Two decoding requests beside two prefilling ones."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    current_platform.import_kernels()
+
+
+@dataclass
+class Step:
+    """A step's queries and the cache that vLLM's own operator filled."""
+
+    query: torch.Tensor
+    cache: torch.Tensor
+    metadata: CPUAttentionMetadata
+
+
+def make_step(page: int, dtype: torch.dtype, isa: str) -> Step:
+    generator = torch.Generator().manual_seed(0)
+    starts = torch.tensor([0, *ROWS]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
+    pages = [-(-length // page) for length in LENGTHS]
+    order = torch.randperm(sum(pages) + 2, generator=generator).to(torch.int32)
+    # Bytes of other layers: whatever is not written here must not matter.
+    cache = torch.full((len(order), KV_HEADS, page, 2 * HEAD), float("nan"), dtype=dtype)
+    table = torch.zeros(len(pages), max(pages), dtype=torch.int32)
+    keys, values = cache.view(len(order), KV_HEADS, 2 * page, HEAD).chunk(2, dim=2)
+    for s, length in enumerate(LENGTHS):
+        table[s, : pages[s]], order = order[: pages[s]], order[pages[s] :]
+        positions = torch.arange(length)
+        slots = table[s].long()[positions // page] * page + positions % page
+        tokens = torch.randn(2, length, KV_HEADS, HEAD, generator=generator).to(dtype)
+        ops.cpu_attn_reshape_and_cache(tokens[0], tokens[1], keys, values, slots, isa)
+    query = torch.randn(sum(ROWS), HEADS, HEAD, generator=generator).to(dtype)
+    scheduling = ops.cpu_attn_get_scheduler_metadata(
+        num_reqs=len(ROWS),
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=HEAD,
+        seq_lens=lengths,
+        dtype=dtype,
+        query_start_loc=starts,
+        causal=True,
+        sliding_window_size=-1,
+        isa=isa,
+        enable_kv_split=True,
+    )
+    metadata = CPUAttentionMetadata(
+        num_actual_tokens=sum(ROWS),
+        max_query_len=max(ROWS),
+        query_start_loc=starts,
+        max_seq_len=max(LENGTHS),
+        seq_lens=lengths,
+        block_table=table,
+        slot_mapping=torch.empty(0, dtype=torch.long),
+        scheduler_metadata=scheduling,
+    )
+    return Step(query, cache, metadata)
+
+
+def implementation(**changes: Any) -> PageGateImpl:
+    impl = PageGateImpl.__new__(PageGateImpl)
+    fields = {
+        "num_heads": HEADS,
+        "num_kv_heads": KV_HEADS,
+        "head_size": HEAD,
+        "scale": HEAD**-0.5,
+        "attn_type": "decoder",
+        "sliding_window": -1,
+        "logits_soft_cap": 0,
+        "alibi_slopes": None,
+        "sinks": None,
+        "kv_cache_dtype": "auto",
+    }
+    vars(impl).update(fields | changes)
+    return impl
+
+
+def layer(isa: str) -> SimpleNamespace:
+    return SimpleNamespace(isa=isa, _k_scale_float=1.0, _v_scale_float=1.0)
+
+
+def forward(impl: PageGateImpl, step: Step, isa: str) -> torch.Tensor:
+    out = torch.empty_like(step.query)
+    impl.forward(layer(isa), step.query, step.query, step.query, step.cache, step.metadata, out)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("page", "isa"), [(784, "vec16"), (816, "vec16"), (800, "vec"), (896, "vec")])
+def test_reads_what_vllm_wrote_and_gives_what_vllm_gives(page: int, isa: str, dtype: torch.dtype) -> None:
+    step = make_step(page, dtype, isa)
+    served = GATE.counters.as_dict()["servedRows"]
+    ours = forward(implementation(), step, isa)
+    assert GATE.counters.as_dict()["servedRows"] - served == sum(ROWS)
+    step.cache.nan_to_num_(0.0)  # vLLM's own kernel multiplies zero weights with what masked slots hold
+    theirs = torch.empty_like(ours)
+    super(PageGateImpl, implementation()).forward(
+        layer(isa), step.query, step.query, step.query, step.cache, step.metadata, theirs
+    )
+    torch.testing.assert_close(ours.float(), theirs.float(), atol=4e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "isa", "reason"),
+    [
+        ({"sliding_window": 128}, "vec", "SlidingWindow"),
+        ({"logits_soft_cap": 30.0}, "vec", "SoftCap"),
+        ({"alibi_slopes": torch.zeros(HEADS)}, "vec", "Alibi"),
+    ],
+)
+def test_what_is_refused_runs_on_vllms_kernel_and_is_counted(changes: dict[str, Any], isa: str, reason: str) -> None:
+    step = make_step(800, torch.float32, isa)
+    step.cache.nan_to_num_(0.0)
+    before = GATE.counters.as_dict()
+    ours = forward(implementation(**changes), step, isa)
+    assert ours.isfinite().all()
+    after = GATE.counters.as_dict()
+    assert after["refused"][reason] == before["refused"].get(reason, 0) + 1
+    assert after["served"] == before["served"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "isa", "reason"),
+    [
+        ({"attn_type": "encoder_decoder"}, "vec", "NotDecoder"),
+        ({"sinks": torch.zeros(HEADS)}, "vec", "Sinks"),
+        ({"head_size": 128}, "vec", "HeadSize"),
+        ({}, "amx", "CacheLayout"),
+    ],
+)
+def test_why_a_layer_is_refused(changes: dict[str, Any], isa: str, reason: str) -> None:
+    step = make_step(800, torch.float32, "vec")
+    described = implementation(**changes)._describe(layer(isa), step.query, step.cache)
+    assert refusals(described) == (reason,)
+    assert meaning(reason)
+
+
+def test_a_block_outside_the_cache_is_named_in_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
+    step = make_step(784, torch.float32, "vec16")
+    step.metadata.block_table[3, 0] = 99
+    with pytest.raises(IndexError, match="sequence 3, page 0: block 99"):
+        attend(step.query, step.cache, step.metadata, torch.empty_like(step.query), HEAD**-0.5)
+
+
+def hybrid_config(
+    *,
+    is_hybrid: bool = True,
+    dtype: torch.dtype = torch.float32,
+    head_size: int = 256,
+    block_size: int = 128,
+    user_specified: bool = False,
+    cache_dtype: str = "auto",
+) -> Any:
+    model = SimpleNamespace(
+        is_hybrid=is_hybrid,
+        dtype=dtype,
+        get_head_size=lambda: head_size,
+        get_num_attention_heads=lambda _: HEADS,
+        get_num_kv_heads=lambda _: KV_HEADS,
+    )
+    cache = SimpleNamespace(block_size=block_size, user_specified_block_size=user_specified, cache_dtype=cache_dtype)
+    return SimpleNamespace(model_config=model, cache_config=cache, parallel_config=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({}, 16),
+        ({"head_size": 128}, 128),
+        ({"cache_dtype": "fp8"}, 128),
+        ({"dtype": torch.float16}, 128),
+        ({"user_specified": True, "block_size": 512}, 512),
+        ({"is_hybrid": False}, 128),
+    ],
+)
+def test_where_the_page_starts_from(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], start: int) -> None:
+    monkeypatch.setattr(GATE, "mode", GateMode.ANY_PAGE)
+    seen = []
+    config = hybrid_config(**changes)
+    _wrap(lambda _, given: seen.append(given.cache_config.block_size))(None, config)
+    assert seen == [start]
+
+
+def test_auto_keeps_the_engines_page_where_its_own_kernel_is_faster() -> None:
+    amx = "amx" in cpu_kernels().levels(torch.bfloat16)
+    for mode, dtype, kept in (
+        (GateMode.AUTO, torch.float32, True),
+        (GateMode.AUTO, torch.bfloat16, not amx),
+        (GateMode.ANY_PAGE, torch.bfloat16, True),
+    ):
+        report = PageGate(mode=mode).report(hybrid_config(dtype=dtype))
+        assert (report["pageReason"] is None) is kept
+
+
+def test_counters_of_all_processes_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    counters = GateCounters()
+    counters.serve(40)
+    counters.refuse(("Sinks", "Alibi"))
+    (tmp_path / "1").write_bytes((tmp_path / str(os.getpid())).read_bytes())
+    assert counters.as_dict() == {"served": 2, "servedRows": 80, "refused": {"Alibi": 2, "Sinks": 2}}
+
+
+def test_pages_may_be_any_multiple_of_16() -> None:
+    assert all(PageGateBackend.supports_block_size(page) for page in (16, 528, 784, 800, 1056))
+    assert not PageGateBackend.supports_block_size(24)
+    assert PageGateBackend.get_name() == "CPU_ATTN"
+
+
+def test_a_wrong_mode_ends_the_start_with_the_right_ones() -> None:
+    assert read_mode({}) is GateMode.DISABLED
+    assert read_mode({"PACELINE_PAGE_GATE": "AnyPage"}) is GateMode.ANY_PAGE
+    with pytest.raises(StartError, match="'Any': it must be one of Auto, AnyPage, Disabled"):
+        read_mode({"PACELINE_PAGE_GATE": "Any"})
