@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -94,11 +94,19 @@ class Driver:
         self.scheduler.apply_settings(LiveSettings(revision=self.revision, pacing=pacing))
 
     def add(
-        self, name: str, prompt: int, max_tokens: int = 1_000, *, priority: int = 0, salt: int | None = None
+        self,
+        name: str,
+        prompt: int,
+        max_tokens: int = 1_000,
+        *,
+        priority: int = 0,
+        salt: int | None = None,
+        grammar: bool = False,
     ) -> None:
         """Send a request; prompts differ from each other unless they are given the same `salt`."""
         offset = salt if salt is not None else 1 + len(self.requests)
-        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0.0)
+        structure = StructuredOutputsParams(regex="x*") if grammar else None
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0.0, structured_outputs=structure)
         params.update_from_generation_config({}, eos_token_id=2)
         request = Request(
             request_id=name,
@@ -112,6 +120,10 @@ class Driver:
         self.requests[name] = request
         self.outputs[name] = []
         self.scheduler.add_request(request)
+
+    def compile_grammar(self, name: str) -> None:
+        """End the compilation of a structured request's grammar; good for steps that sample nothing."""
+        self.requests[name].structured_output_request.grammar = object()
 
     def abort(self, name: str) -> None:
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)

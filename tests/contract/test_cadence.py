@@ -164,3 +164,13 @@ def test_prompt_wholly_in_the_prefix_cache_waits_no_longer_than_the_interval(asy
     assert driver.chunks("again") == [16]  # the cache never serves the last token, so the last block is computed
     assert driver.chunk_steps("again")[0] - 1 - driver.chunk_steps("first")[-1] >= 8
     driver.assert_whole("again")
+
+
+def test_release_counts_only_when_prefill_tokens_were_scheduled() -> None:
+    driver = with_resident(Options(), 8)
+    driver.add("structured", 300, grammar=True)  # its grammar is not compiled yet, so no release can use it
+    driver.step(3)
+    assert driver.chunk_steps("structured") == []
+    driver.compile_grammar("structured")
+    driver.step(9)
+    assert driver.chunk_steps("structured") == [6, 14]
