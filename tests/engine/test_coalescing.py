@@ -1,0 +1,167 @@
+"""Final-chunk coalescing on a real engine over HTTP: passes counted, retained prefixes hit, outputs unchanged."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from completions import Completion, body, first_difference, prompt, stream
+from engine_process import Engine, Launch, running, tiny_spec
+
+BLOCK, BUDGET = 512, 8_192
+RETAINED = (12_288, 14_336, 15_360, 15_872)
+"""What a prompt of 16228 keeps inside its last span, on grids of 512 and 2048 tokens."""
+
+
+@pytest.fixture(scope="module")
+def coalescing_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine with the source's block and budget, which says how much of a prompt it found in its cache."""
+    spec = tiny_spec(
+        maxNumBatchedTokens=BUDGET,
+        kvCache={"sizeGibibytes": 1, "blockSizeTokens": BLOCK},
+        extraArgs=["--enforce-eager", "--enable-prompt-tokens-details"],
+    )
+    with running(Launch(tmp_path_factory.mktemp("coalescing"), spec)) as started:
+        yield started
+
+
+class Client:
+    """Talks to the engine and its admin port."""
+
+    def __init__(self, api: httpx.AsyncClient, admin: httpx.AsyncClient) -> None:
+        self.api, self.admin = api, admin
+
+    async def set(self, final_chunk: str, **pacing: Any) -> None:
+        now = (await self.admin.get("/paceline/v1/settings")).json()["settings"]
+        wanted = {
+            "epoch": now["epoch"],
+            "revision": now["revision"] + 1,
+            "coalescing": {"finalChunk": final_chunk},
+            "pacing": pacing or {"mode": "Disabled"},
+        }
+        answer = await self.admin.put("/paceline/v1/settings", json=wanted)
+        assert answer.status_code == 200, answer.text
+
+    async def counters(self) -> dict[str, Any]:
+        answer = await self.admin.get("/paceline/v1/steps", params={"limit": 0})
+        return dict(answer.json()["counters"]["coalescing"])
+
+    async def last_step(self) -> int:
+        records = (await self.admin.get("/paceline/v1/steps", params={"limit": 1})).json()["records"]
+        return int(records[-1]["step"]) if records else 0
+
+    async def ask(self, tokens: list[int], salt: str, max_tokens: int = 4) -> tuple[Completion, int, list[int]]:
+        """Return a completion, how many prompt tokens were found in the cache, and the tokens of each pass."""
+        before = await self.last_step()
+        completion, cached = Completion(), 0
+        request = body(tokens, max_tokens, salt) | {"stream": False}
+        answer = await self.api.post("/v1/completions", json=request)
+        assert answer.status_code == 200, answer.text
+        document = answer.json()
+        completion.add(document["choices"][0])
+        cached = (document["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+        page = await self.admin.get("/paceline/v1/steps", params={"after": before, "limit": 200})
+        passes = [
+            count
+            for record in page.json()["records"]
+            for name, count in record["scheduled"].items()
+            if name.startswith(document["id"]) and count > 1
+        ]
+        return completion, cached, passes
+
+
+@pytest.fixture
+async def client(coalescing_engine: Engine) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {coalescing_engine.token}"}
+    async with (
+        httpx.AsyncClient(base_url=coalescing_engine.base_url, timeout=900) as api,
+        httpx.AsyncClient(base_url=coalescing_engine.admin_url, timeout=900, headers=headers) as admin,
+    ):
+        yield Client(api, admin)
+
+
+async def test_16228_tokens_run_in_two_passes_and_every_retained_prefix_is_hit(client: Client) -> None:
+    document = prompt(16_228, 1)
+    await client.set("Disabled")
+    split, hit, passes = await client.ask(document, "off")
+    assert (hit, passes) == (0, [8_192, 7_680, 356])
+    await client.set("Enabled")
+    before = await client.counters()
+    coalesced, hit, passes = await client.ask(document, "on")
+    after = await client.counters()
+    assert (hit, passes) == (0, [8_192, 8_036])
+    assert first_difference(coalesced, split) is None
+    assert after["plannedSpans"] - before["plannedSpans"] == 1
+    assert after["exportedStates"] - before["exportedStates"] == len(RETAINED)
+
+    for position in RETAINED:
+        later = document[:position] + prompt(4, position)
+        _, hit, _ = await client.ask(later, "on")
+        assert hit == position
+        _, hit, _ = await client.ask(document[: position - 1] + prompt(4, position), "on")
+        assert hit == max((kept for kept in RETAINED if kept < position), default=0)
+
+
+async def test_a_prompt_that_hits_a_retained_state_answers_as_from_cold(client: Client) -> None:
+    document = prompt(3_500, 2)
+    later = document[:3_072] + prompt(4, 3)
+    await client.set("Disabled")
+    from_cold, hit, _ = await client.ask(later, "cold", max_tokens=12)
+    assert hit == 0
+    await client.set("Enabled")
+    await client.ask(document, "warm")
+    warm, hit, _ = await client.ask(later, "warm", max_tokens=12)
+    assert hit == 3_072
+    assert first_difference(warm, from_cold) is None
+
+
+async def test_no_fewer_hits_than_stock_on_the_same_prompts(client: Client) -> None:
+    documents = [prompt(4_000, seed) for seed in (20, 21)]
+    lengths = (3_999, 2_700, 3_100, 1_536, 3_600, 2_048)
+    workload = [
+        documents[number % 2][:length] + prompt(40 + number, 60 + number) for number, length in enumerate(lengths)
+    ]
+    hits = {}
+    for final_chunk in ("Disabled", "Enabled"):
+        await client.set(final_chunk)
+        hits[final_chunk] = [(await client.ask(tokens, f"hits-{final_chunk}"))[1] for tokens in workload * 2]
+    assert all(on >= off for on, off in zip(hits["Enabled"], hits["Disabled"], strict=True)), hits
+    assert sum(hits["Enabled"]) > sum(hits["Disabled"])
+
+
+async def test_beside_decoders_paced_and_switched_while_they_stream(client: Client) -> None:
+    await client.set("Disabled")
+    document = prompt(6_244, 30)
+    alone, _, _ = await client.ask(document, "alone")
+    unpaced = [(await client.ask(prompt(64, seed), "alone", 120))[0] for seed in (31, 32, 33)]
+    await client.set("Enabled", mode="Fixed", interval=4)
+    decoding = [asyncio.Event() for _ in range(3)]
+
+    async def resident(seed: int, begun: asyncio.Event) -> Completion:
+        completion = Completion()
+        async for choice in stream(client.api, body(prompt(64, seed), 120, "beside")):
+            completion.add(choice)
+            begun.set()
+        return completion
+
+    tasks = [asyncio.create_task(resident(seed, begun)) for seed, begun in zip((31, 32, 33), decoding, strict=True)]
+    await asyncio.gather(*(asyncio.wait_for(begun.wait(), 600) for begun in decoding))
+    planned = await client.counters()
+    beside, _, passes = await client.ask(document, "beside")
+    assert passes == [6_244]
+    assert (await client.counters())["plannedSpans"] - planned["plannedSpans"] == 1
+    await client.set("Disabled")
+    for streamed, expected in zip(await asyncio.gather(*tasks), unpaced, strict=True):
+        assert first_difference(streamed, expected) is None
+    assert first_difference(beside, alone) is None
+
+
+async def test_counters_are_in_the_metrics(client: Client) -> None:
+    counters = await client.counters()
+    deadline = asyncio.get_running_loop().time() + 60
+    line = f'paceline_engine_coalesced_spans_total{{engine="0"}} {float(counters["plannedSpans"])}'
+    while line not in (text := (await client.api.get("/metrics")).text):
+        assert asyncio.get_running_loop().time() < deadline, "\n".join(t for t in text.splitlines() if "paceline" in t)
+        await asyncio.sleep(0.2)
+    assert 'paceline_engine_uncoalesced_spans_total{engine="0",reason="NothingToExport"}' in text
