@@ -48,7 +48,7 @@ class ApiConfig(BaseModel):
     database_password_file: Path | None = None
     database_pool_size: Annotated[int, Field(ge=1, le=100)] = 5
     max_body_bytes: Annotated[int, Field(ge=1_024)] = 1_048_576
-    run_lease_seconds: Annotated[int, Field(ge=1, le=3_600)] = 15
+    run_lease_seconds: Annotated[int, Field(ge=1, le=3_600)] = 30
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: LogFormat = LogFormat.JSON
 

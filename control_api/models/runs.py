@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, exists, select, tuple_, update
+from sqlalchemy import exists, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -100,22 +100,16 @@ async def finish(
     return True
 
 
-async def interrupt_abandoned(session: AsyncSession, now: datetime, failure: str) -> int:
-    """End the runs whose process has not renewed its lease; return how many there were."""
-    statement = (
-        update(ExperimentRow)
-        .where(ExperimentRow.status == ExperimentStatus.RUNNING, ExperimentRow.lease_until < now)
-        .values(
-            status=ExperimentStatus.INTERRUPTED,
-            failure=failure,
-            ended_at=now,
-            lease_until=None,
-            version=ExperimentRow.version + 1,
-        )
-    )
-    result = await session.execute(statement)
-    assert isinstance(result, CursorResult)
-    return result.rowcount
+async def running(session: AsyncSession) -> Sequence[ExperimentRow]:
+    """Return the experiments that run, whoever runs them, locked until the session ends."""
+    query = select(ExperimentRow).where(ExperimentRow.status == ExperimentStatus.RUNNING).with_for_update()
+    return (await session.execute(query)).scalars().all()
+
+
+def interrupt(row: ExperimentRow, now: datetime, failure: str) -> None:
+    """End a run whose process is gone; its rows stay."""
+    row.status, row.failure, row.ended_at, row.lease_until = ExperimentStatus.INTERRUPTED, failure, now, None
+    row.version += 1
 
 
 async def to_restore(session: AsyncSession, profiles: Sequence[tuple[str, str]]) -> Sequence[ExperimentRow]:

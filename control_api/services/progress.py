@@ -67,18 +67,22 @@ class ProgressHub:
             watch.watchers -= 1
             if watch.watchers == 0:
                 self._watches.pop(experiment_id, None)
-                watch.task.cancel()
+                # Not cancelled: that would break its database connection off in the middle of a read.
+                watch.hurry.set()
 
     async def close(self) -> None:
         """End all streams."""
-        tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        watches = list(self._watches.values())
+        for watch in watches:
+            async with watch.news:
+                watch.gone = True
+                watch.news.notify_all()
+            watch.hurry.set()
+        await asyncio.gather(*(watch.task for watch in watches if watch.task is not None))
 
     async def _follow(self, experiment_id: str, watch: _Watch) -> None:
         structlog.contextvars.clear_contextvars()
-        while watch.latest is None or not watch.latest.status.ended:
+        while watch.watchers and not watch.gone and (watch.latest is None or not watch.latest.status.ended):
             watch.hurry.clear()
             try:
                 async with self._database.read() as session:
@@ -87,11 +91,9 @@ class ProgressHub:
                 _log.warning("progress_unreadable", experiment=experiment_id, reason=str(error))
             else:
                 async with watch.news:
-                    watch.gone = row is None
+                    watch.gone |= row is None
                     watch.latest = summary(row) if row is not None else None
                     watch.news.notify_all()
-                if watch.gone:
-                    return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.hurry.wait(), POLL_SECONDS)
 

@@ -94,8 +94,7 @@ async def persist(context: AppContext, write: Callable[[AsyncSession], Awaitable
     delay = FIRST_RETRY_SECONDS
     while True:
         try:
-            async with context.database.write() as session:
-                await write(session)
+            await _write_whole(context, write)
         except (OperationalError, InterfaceError, PoolTimeoutError, OSError) as error:
             if asyncio.get_running_loop().time() + delay > deadline:
                 raise
@@ -104,3 +103,20 @@ async def persist(context: AppContext, write: Callable[[AsyncSession], Awaitable
             delay = min(2 * delay, LAST_RETRY_SECONDS)
         else:
             return
+
+
+async def _write_whole(context: AppContext, write: Callable[[AsyncSession], Awaitable[None]]) -> None:
+    """Write in one transaction; a cancellation waits for its end, or it would break the connection off."""
+
+    async def transaction() -> None:
+        async with context.database.write() as session:
+            await write(session)
+
+    writing = asyncio.create_task(transaction())
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        if not writing.cancelled():
+            writing.exception()
+        raise

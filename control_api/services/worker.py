@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -31,6 +32,8 @@ STOP_RESTORE_SECONDS: Final = 2.0
 ABANDONED: Final = "the control API that ran it ended without notice; what was measured until then is kept"
 STOPPED: Final = "the control API was stopped during the run; what was measured until then is kept"
 
+_HOST: Final = socket.gethostname()[:32].replace(":", "-")
+
 _log = structlog.get_logger(__name__)
 
 
@@ -40,7 +43,7 @@ class ExperimentWorker:
     def __init__(self, context: AppContext, hub: ProgressHub) -> None:
         self._context = context
         self._hub = hub
-        self._runner_id = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._runner_id = f"{_HOST}:{os.getpid()}:{secrets.token_hex(4)}"
         self._lease_seconds = context.config.run_lease_seconds
         self._hurry = asyncio.Event()
         self._stopping = False
@@ -96,10 +99,12 @@ class ExperimentWorker:
     async def _pick_up(self) -> None:
         """Mark the runs of dead processes as interrupted, and put back the settings that they left behind."""
         async with self._context.database.write() as session:
-            count = await runs.interrupt_abandoned(session, utc_now(), ABANDONED)
+            abandoned = [row for row in await runs.running(session) if _is_abandoned(row)]
+            for row in abandoned:
+                runs.interrupt(row, utc_now(), ABANDONED)
             waiting = await runs.to_restore(session, await self._profiles())
-        if count:
-            _log.warning("experiments_interrupted", count=count, reason=ABANDONED)
+        for row in abandoned:
+            _log.warning("experiment_interrupted", experiment=row.id, reason=ABANDONED)
         for row in waiting:
             await restore(self._context, row, RESTORE_SECONDS)
 
@@ -123,7 +128,8 @@ class ExperimentWorker:
         self._hub.notify(row.id)
         measuring = asyncio.create_task(Run(self._context, self._hub, row).execute(), name=f"experiment-{row.id}")
         self._running = (row.id, measuring)
-        renewing = asyncio.create_task(self._renew(row.id, measuring), name=f"lease-{row.id}")
+        ended = asyncio.Event()
+        renewing = asyncio.create_task(self._renew(row.id, measuring, ended), name=f"lease-{row.id}")
         try:
             if self._stopping:
                 _end_once(measuring)
@@ -131,8 +137,8 @@ class ExperimentWorker:
             self._running = None
             await self._end(row.id, measuring)
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            ended.set()
+            await renewing
 
     async def _end(self, experiment_id: str, measuring: asyncio.Task[ExperimentResult]) -> None:
         status, failure, result = self._outcome(measuring)
@@ -172,10 +178,12 @@ class ExperimentWorker:
         _log.error("experiment_crashed", exc_info=error)
         return ExperimentStatus.FAILED, f"{type(error).__name__}: {error}; the log has the details", None
 
-    async def _renew(self, experiment_id: str, measuring: asyncio.Task[ExperimentResult]) -> None:
+    async def _renew(self, experiment_id: str, measuring: asyncio.Task[ExperimentResult], ended: asyncio.Event) -> None:
         """Keep the claim; end the run when it was lost or a cancellation was asked for at another replica."""
-        while True:
-            await asyncio.sleep(min(1.0, self._lease_seconds / 3))
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), min(1.0, self._lease_seconds / 3))
+                return
             try:
                 async with self._context.database.write() as session:
                     cancel = await runs.renew(session, experiment_id, self._lease())
@@ -184,10 +192,22 @@ class ExperimentWorker:
                 continue
             if cancel or cancel is None:
                 _end_once(measuring)
+            if cancel is None:
                 return
 
     def _lease(self) -> runs.Lease:
         return runs.Lease(self._runner_id, utc_now() + timedelta(seconds=self._lease_seconds))
+
+
+def _is_abandoned(row: ExperimentRow) -> bool:
+    """Tell whether the process that runs an experiment is gone: its lease is over, or this machine has it no more.
+
+    A process id that another program has taken since, or a container's 1, tells nothing; then the lease decides.
+    """
+    if row.lease_until is None or row.lease_until < utc_now():
+        return True
+    host, _, rest = (row.runner_id or "").partition(":")
+    return host == _HOST and not Path("/proc", rest.partition(":")[0]).exists()
 
 
 def _end_once(measuring: asyncio.Task[ExperimentResult]) -> None:

@@ -41,4 +41,6 @@ def running_api(state: Path, database_url: str, **settings: object) -> Iterator[
     headers = {"Authorization": f"Bearer {API_TOKEN}"}
     with serve(create_app(config)) as url, httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
         client.timeout = httpx.Timeout(60)
+        # FastAPI builds its routes at the first request; apps in several threads must not do so at once.
+        client.get("/v1/nothing")
         yield Api(url, client)
