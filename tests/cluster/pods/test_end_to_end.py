@@ -16,6 +16,7 @@ from testbed import Cluster, wait_until
 from testbed.paceline import NAMESPACE, Images, chart_values, install
 
 CHANGES = 50
+pytestmark = pytest.mark.timeout(2_400)
 
 
 @pytest.fixture(scope="module")
