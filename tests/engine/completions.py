@@ -1,0 +1,103 @@
+"""Greedy completions over the OpenAI API, with token ids and logprobs, and how two of them compare."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+VOCABULARY = 256
+LOGPROB_TOLERANCE = 0.02
+"""Largest difference of a token's logprob between two runs: batches of other sizes round bfloat16 otherwise.
+
+The tiny model forgets: a wrong block moves its logprobs beyond this only at the prompt's end, by 0.007 further back.
+"""
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Return token ids that no other seed shares a block with."""
+    state, tokens = seed * 2_654_435_761 + 1, []
+    for _ in range(length):
+        state = (state * 1_103_515_245 + 12_345) % 2**31
+        tokens.append((state >> 16) % VOCABULARY)
+    return tokens
+
+
+@dataclass
+class Completion:
+    """A completion's tokens with their logprobs, and the two best candidates of each."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, choice: dict[str, Any]) -> None:
+        """Take in one streamed choice."""
+        self.tokens += choice.get("token_ids") or []
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        scores = choice.get("logprobs")
+        if scores:
+            self.logprobs += scores["token_logprobs"]
+            for best in scores["top_logprobs"]:
+                first, second = sorted(best.values(), reverse=True)[:2]
+                self.margins.append(first - second)
+
+
+def body(tokens: Sequence[int], max_tokens: int, salt: str) -> dict[str, Any]:
+    """Return a request; another `salt` keeps the prefix cache of one run out of another."""
+    return {
+        "model": "tiny",
+        "prompt": list(tokens),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "logprobs": 2,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,  # as text, several bytes of no character look alike
+        "stream": True,
+        "cache_salt": salt,
+    }
+
+
+async def stream(client: httpx.AsyncClient, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the choices of a streamed completion as they come."""
+    async with client.stream("POST", "/v1/completions", json=request) as response:
+        if response.is_error:
+            await response.aread()
+            raise AssertionError(f"{response.status_code}: {response.text}")
+        async for line in response.aiter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    yield choice
+
+
+async def complete(client: httpx.AsyncClient, request: dict[str, Any]) -> Completion:
+    """Return a whole completion."""
+    completion = Completion()
+    async for choice in stream(client, request):
+        completion.add(choice)
+    return completion
+
+
+def first_difference(one: Completion, other: Completion) -> str | None:
+    """Tell where two greedy completions differ by more than rounding; None when they don't.
+
+    Tokens may part only where the two best candidates lay within the tolerance of each other; what follows such a
+    tie is not compared.
+    """
+    if len(one.tokens) != len(other.tokens):
+        return f"{len(one.tokens)} tokens against {len(other.tokens)}"
+    for index, (mine, theirs) in enumerate(zip(one.tokens, other.tokens, strict=True)):
+        if mine != theirs:
+            margin = max(one.margins[index], other.margins[index])
+            return (
+                None if margin <= LOGPROB_TOLERANCE else f"token {index}: {mine} against {theirs}, margin {margin:.4f}"
+            )
+        gap = abs(one.logprobs[index] - other.logprobs[index])
+        if gap > LOGPROB_TOLERANCE:
+            return f"token {index}: logprobs {gap:.4f} apart"
+    return None
