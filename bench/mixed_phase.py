@@ -72,7 +72,8 @@ class MixedPhaseBlock:
     async def run(self) -> None:
         """Run all phases. Raises BlockProblemError, EngineError, or TimeoutError for a block that takes too long."""
         async with asyncio.timeout(self.setup.workload.block_timeout_seconds):
-            self.trace.start_page = await self._engine.metrics()
+            # Requests that the block before gave up may still be on their way out of the engine.
+            self.trace.start_page = await self._page_once_running(0)
             await self._start_residents()
             await self._window_before()
             await self._inject()
@@ -95,18 +96,20 @@ class MixedPhaseBlock:
             await stream.has_tokens(count)
 
     async def _until_alone(self) -> None:
-        """Wait until the engine runs the residents and nothing else, and keep the metrics page that says so."""
+        self.trace.window_page = await self._page_once_running(len(self._residents))
+
+    async def _page_once_running(self, ours: int) -> Page:
+        """Wait until the engine runs `ours` requests and queues none; return the metrics page that says so."""
         deadline = self._clock.seconds() + ALONE_SECONDS
         while True:
             page = await self._engine.metrics()
             running, waiting = page.total(RUNNING), page.total(WAITING)
-            if running is None or (running == len(self._residents) and not waiting):
-                self.trace.window_page = page
-                return
+            if running is None or (running == ours and not waiting):
+                return page
             if self._clock.seconds() > deadline:
                 raise BlockProblemError(
                     f"the engine runs {running:.0f} and queues {waiting or 0:.0f} requests, of which "
-                    f"{len(self._residents)} are ours: stop the other traffic and run again"
+                    f"{ours} are ours: stop the other traffic and run again"
                 )
             await asyncio.sleep(POLL_SECONDS)
 

@@ -114,6 +114,7 @@ class FakeEngine:
     queue: list[float] = field(default_factory=list)
     prefill: list[float] = field(default_factory=list)
     running: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     cached: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
     interval: int = 1
@@ -180,6 +181,7 @@ class FakeEngine:
             await self._stream(prompt, request_id, int(str(body["max_tokens"])), fault, reply)
         finally:
             self.running -= 1
+            self.ended.set()
 
     async def _stream(self, prompt: list[int], request_id: str, count: int, fault: str | None, reply: Reply) -> None:
         await reply.start()

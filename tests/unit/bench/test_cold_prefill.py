@@ -1,5 +1,7 @@
 """Cold prefill over lengths: the order of the blocks, every prompt cold, and nothing measured where something broke."""
 
+import asyncio
+
 import pytest
 from bench_fakes import FakeEngine
 
@@ -18,9 +20,14 @@ async def run(fake, work, arms=ARMS):
     async def apply(arm):
         applied.append(arm.name)
 
-    async with fake.serve() as url, EngineClient(EngineAddress(url)) as client:
-        await client.fingerprint()
-        samples = await ColdPrefillRun(client, apply, told.append).run(work, arms)
+    async with fake.serve() as url:
+        async with EngineClient(EngineAddress(url)) as client:
+            await client.fingerprint()
+            samples = await ColdPrefillRun(client, apply, told.append).run(work, arms)
+        async with asyncio.timeout(10):  # the engine notices a little later that its clients went away
+            while fake.running:
+                fake.ended.clear()
+                await fake.ended.wait()
     assert told == samples
     return samples, applied
 

@@ -179,7 +179,7 @@ async def test_a_block_that_fails_makes_its_arm_invalid_and_the_run_goes_on(part
     result, keeper = await run(FakeEngine(faults={f"-{position}-{part}": fault}), given)
     assert said in keeper.blocks[position].problems[0]
     valid = {arm.arm: arm.valid for arm in result.arms}
-    assert valid == {bad: False, good: True}
+    assert valid == {bad: False, good: True}, [arm.reasons for arm in result.arms]
     assert {each.verdict for each in result.comparisons} == {Verdict.INVALID}
     assert len(keeper.requests) >= 3 * 2  # the failed block's too
 
