@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+from typing import Final
 
 import structlog
 import uvicorn
@@ -14,7 +15,9 @@ from paceline.control_api.config import ApiConfig
 from paceline.control_api.db.migrate import migrate
 from paceline.control_api.errors import StartupError
 
-GRACEFUL_SHUTDOWN_SECONDS = 5
+GRACEFUL_SHUTDOWN_SECONDS: Final = 5
+KEEP_ALIVE_SECONDS: Final = 60
+"""Longer than clients keep an idle connection (httpx: 5), so that no request meets one that is just being closed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +47,7 @@ def serve(config: ApiConfig) -> None:
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
         )
     )

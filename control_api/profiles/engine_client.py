@@ -77,7 +77,9 @@ class EngineClient:
     def __init__(self, *, connect_seconds: float = 2.0, answer_seconds: float = 10.0) -> None:
         timeout = httpx.Timeout(answer_seconds, connect=connect_seconds)
         # A proxy of the environment must never see the admin token, nor stand between us and a loopback address.
-        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        # Idle connections are given up before the engine's server closes them, after 5 s, under a request.
+        limits = httpx.Limits(keepalive_expiry=2.0)
+        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -32,7 +32,7 @@ def wait_until(condition, what: str, seconds: float = START_SECONDS):
 def serve(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """Serve an app from a thread and yield its address."""
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2, lifespan="auto"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2, timeout_keep_alive=60))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
