@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ def local_run(engine: FakeEngine, folder: Path) -> Iterator[Path]:
 def running_api(state: Path, database_url: str, **settings: object) -> Iterator[Api]:
     """Migrate the database and run a control API on it, in a thread of this process."""
     config = ApiConfig.model_validate({"local_state": state, "database_url": database_url, **settings})
-    asyncio.run(migrate(config.sqlalchemy_url))
+    with ThreadPoolExecutor(1) as thread:  # Playwright keeps an event loop running in the main thread
+        thread.submit(lambda: asyncio.run(migrate(config.sqlalchemy_url))).result()
     headers = {"Authorization": f"Bearer {API_TOKEN}"}
     with serve(create_app(config)) as url, httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
         client.timeout = httpx.Timeout(60)
