@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: generate help env engine-env model demo cluster cluster-down check check-fast lock format
+.PHONY: evidence generate help env engine-env model demo cluster cluster-down check check-fast lock format
 
 help: ## list the commands
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 18
@@ -40,6 +40,9 @@ format: env ## format the code and fix what the linter can
 
 generate: env ## write the files that are generated from code (the CRD)
 	@$(PY) -P scripts/generate.py
+
+evidence: env engine-env ## run the benchmarks and keep their results in .evidence/ (QUICK=1: shorter)
+	@$(PY) scripts/evidence.py $(if $(QUICK),--quick)
 
 lock: ## write the constraint files anew, with the newest versions that fit
 	@bash scripts/lock.sh
