@@ -36,7 +36,7 @@ def test_a_change_counts_from_the_next_step() -> None:
     driver.step(2)
     driver.add("newcomer", 300)
     driver.step(3)
-    core = SimpleNamespace(scheduler=driver.scheduler)
+    core = SimpleNamespace(scheduler=driver.scheduler, vllm_config=driver.scheduler.vllm_config)
     answer = utility.apply(core, settings(0, 9, 2).model_dump_json(by_alias=True, exclude_none=True))
     assert (answer["verdict"], answer["revision"], answer["step"]) == ("Apply", 9, 5)
     driver.step(2)
