@@ -14,7 +14,8 @@ from engine_process import MAX_NUM_BATCHED_TOKENS, Engine
 INTERVALS = (4, 2, 8, 1)
 CHUNKS = 4
 """Chunks of each injected prompt: its length is one token short of as many full budgets beside two residents."""
-RESIDENT_TOKENS = 400
+RESIDENT_TOKENS = 900
+"""Enough that the residents outlive the prefills also where the client is slow; the engine keeps 1,024 step records."""
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ async def test_four_changes_while_requests_stream(
         revisions[await put_interval(admin, interval)] = interval
         injected.append(await complete(api, body(prompt(length, seed), 4, salt)))
         assert not any(task.done() for task, _ in residents), "the residents ended too early to be beside the prefills"
+    records = await all_records(admin, before)
     streamed = [await task for task, _ in residents]
 
-    records = await all_records(admin, before)
     for revision, interval in revisions.items():
         mixed = [record["step"] for record in records if record["revision"] == revision and record["kind"] == "mixed"]
         assert len(mixed) >= CHUNKS
