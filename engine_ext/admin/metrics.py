@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from paceline.engine_ext.admin.monitor import Monitor
+from paceline.engine_ext.page_gate.metrics import page_gate_metrics
 from paceline.engine_ext.telemetry.steps import StepKind
 
 PER_KIND = (
@@ -50,6 +51,7 @@ class EngineCollector(Collector):
             yield total
         yield from _pacing(states)
         yield from _coalescing(states)
+        yield from page_gate_metrics(states)
 
 
 def _per_kind(states: list[dict[str, Any]]) -> Iterator[Metric]:

@@ -46,7 +46,14 @@ class Core:
             "counters": self.counters(),
             "pacing": {"mode": "Fixed", "intervalSteps": 4},
             "coalescing": {"active": False, "obstacles": []},
-            "pageGate": {"mode": "Disabled", "active": False},
+            "pageGate": {
+                "mode": "AnyPage",
+                "active": True,
+                "pageTokens": 784,
+                "served": 3,
+                "servedRows": 70,
+                "refused": {"Sinks": 2},
+            },
         }
 
     def counters(self) -> dict[str, Any]:
@@ -254,3 +261,5 @@ async def test_metrics_are_well_formed(port: Port) -> None:
     assert samples["paceline_engine_step_seconds_total", (("engine", "0"), ("kind", "decode"))] == 0.5
     assert samples["paceline_engine_interval_steps", (("engine", "0"),)] == 4
     assert samples["paceline_engine_revision", (("engine", "1"),)] == 5
+    assert samples["paceline_engine_page_gate_served_rows_total", (("engine", "1"),)] == 70
+    assert samples["paceline_engine_page_gate_refused_calls_total", (("engine", "0"), ("reason", "Sinks"))] == 2
