@@ -1,6 +1,8 @@
 """What can go wrong between the operator and the API server."""
 
 import json
+from dataclasses import dataclass
+from typing import Any
 
 
 class KubeError(Exception):
@@ -15,14 +17,24 @@ class SilentError(UnreachableError):
     """The connection stands, and nothing comes."""
 
 
-class ApiError(KubeError):
-    """The API server answered with an error: its HTTP status, reason and message."""
+@dataclass(frozen=True)
+class Cause:
+    """What is wrong with one field: a word for programs, a sentence, and the path as the API server writes it."""
 
-    def __init__(self, status: int, reason: str, message: str, request: str) -> None:
+    reason: str
+    message: str
+    field: str
+
+
+class ApiError(KubeError):
+    """The API server answered with an error: its HTTP status, reason and message, and the fields at fault."""
+
+    def __init__(self, status: int, reason: str, message: str, request: str, causes: tuple[Cause, ...] = ()) -> None:
         super().__init__(f"{request}: {status} {reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.causes = causes
 
     @classmethod
     def parse(cls, status: int, body: bytes, request: str) -> "ApiError":
@@ -33,7 +45,7 @@ class ApiError(KubeError):
             parsed = None
         if not isinstance(parsed, dict):
             return cls(status, "", body[:200].decode(errors="replace"), request)
-        return cls(status, str(parsed.get("reason", "")), str(parsed.get("message", "")), request)
+        return cls(status, str(parsed.get("reason", "")), str(parsed.get("message", "")), request, _causes(parsed))
 
     @property
     def is_conflict(self) -> bool:
@@ -44,3 +56,8 @@ class ApiError(KubeError):
     def is_gone(self) -> bool:
         """Tell whether a list or watch asked for a version that the server has forgotten."""
         return self.status == 410
+
+
+def _causes(status: dict[str, Any]) -> tuple[Cause, ...]:
+    found = (status.get("details") or {}).get("causes") or ()
+    return tuple(Cause(*(str(cause.get(name, "")) for name in ("reason", "message", "field"))) for cause in found)
