@@ -13,4 +13,6 @@ if [ ! -f "$folder/config.json" ]; then
   .venv-engine-0.32/bin/python -P scripts/make_tiny_model.py "$folder.part" >&2
   mv "$folder.part" "$folder"
 fi
+# The weights are written for their owner only; an engine in a pod is another user.
+chmod -R a+rX "$folder"
 echo "$folder"
