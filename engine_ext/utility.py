@@ -32,7 +32,7 @@ def state(core: Any) -> dict[str, Any]:
         "counters": _counters(scheduler),
         "pacing": scheduler.pacing_report(),
         "coalescing": scheduler.coalescing_report() if isinstance(scheduler, CoalescingMixin) else {},
-        "pageGate": GATE.report(core.vllm_config),
+        "pageGate": GATE.report(core),
     }
 
 
@@ -78,7 +78,7 @@ def _foreign(core: Any) -> dict[str, Any]:
         "counters": {},
         "pacing": {},
         "coalescing": {},
-        "pageGate": GATE.report(core.vllm_config),
+        "pageGate": GATE.report(core),
     }
 
 

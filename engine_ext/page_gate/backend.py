@@ -99,13 +99,13 @@ def cache_views(kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, kv_cache.as_strided(shape, (block, head, HEAD_SIZE, 1), first + page * HEAD_SIZE)
 
 
-def attend(
+def prefill_call(
     query: torch.Tensor, kv_cache: torch.Tensor, metadata: CPUAttentionMetadata, out: torch.Tensor, scale: float
-) -> None:
-    """Run the kernel over a step's requests, prefilling and decoding ones alike."""
+) -> PagedPrefill:
+    """Return the kernel's call over a step's requests, prefilling and decoding ones alike."""
     keys, values = cache_views(kv_cache)
     batch = metadata.seq_lens.shape[0]
-    call = PagedPrefill(
+    return PagedPrefill(
         query=query.view(-1, query.shape[-2], HEAD_SIZE),
         key_cache=keys,
         value_cache=values,
@@ -115,6 +115,13 @@ def attend(
         out=out.view(-1, query.shape[-2], HEAD_SIZE),
         scale=scale,
     )
+
+
+def attend(
+    query: torch.Tensor, kv_cache: torch.Tensor, metadata: CPUAttentionMetadata, out: torch.Tensor, scale: float
+) -> None:
+    """Run the kernel over a step's requests. Raises as `paceline.kernels.ops.paged_prefill` does."""
+    call = prefill_call(query, kv_cache, metadata, out, scale)
     check_shapes(call, tuple(DTYPES))
     if debugging():
         check_pages(call)

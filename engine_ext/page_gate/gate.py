@@ -69,16 +69,24 @@ class PageGate:
             return "StockFaster: this processor's AMX serves bfloat16 faster on the engine's own page"
         return None
 
-    def report(self, vllm_config: Any) -> dict[str, Any]:
-        """Return the gate's state as the admin route answers it."""
+    def report(self, core: Any) -> dict[str, Any]:
+        """Return the gate's state in an engine core, as the admin route answers it."""
         return {
             "mode": self.mode.value,
             "active": self.active,
             "reason": self.unavailable,
-            "pageTokens": vllm_config.cache_config.block_size,
-            "pageReason": self.page_reason(vllm_config) if self.active else None,
+            "pageTokens": page_tokens(core.scheduler.kv_cache_config),
+            "pageReason": self.page_reason(core.vllm_config) if self.active else None,
             **self.counters.as_dict(),
         }
+
+
+def page_tokens(kv_cache_config: Any) -> int:
+    """Return the tokens in a page of the attention layers that keep every token; zero without such layers."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec  # here: vLLM loads plugins while it imports its core
+
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    return max((spec.block_size for spec in specs if isinstance(spec, FullAttentionSpec)), default=0)
 
 
 GATE: Final = PageGate()

@@ -42,7 +42,7 @@ def install() -> None:
 
 def _obstacle() -> str | None:
     if not current_platform.is_cpu():
-        return "this engine's platform selects its own attention; docs/decisions/ tells what was tried on CUDA"
+        return "on this platform the engine keeps its own attention: docs/decisions/2026-11-29-page-gate-selection.md"
     return "; ".join(compat.problems("page_gate")) or None
 
 

@@ -11,6 +11,7 @@ import torch
 from vllm import _custom_ops as ops
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 
 from paceline.engine_ext.environment import StartError
 from paceline.engine_ext.page_gate.backend import PageGateBackend, PageGateImpl, attend
@@ -188,6 +189,15 @@ def hybrid_config(
     return SimpleNamespace(model_config=model, cache_config=cache, parallel_config=None)
 
 
+def core(config: Any) -> Any:
+    """Return an engine core with two groups of layers, as a hybrid model has them."""
+    shape = {"block_size": 784, "page_size_padded": None}
+    states = MambaSpec(shapes=((4, 4),), dtypes=(torch.float32,), **shape)
+    attention = FullAttentionSpec(num_kv_heads=KV_HEADS, head_size=HEAD, dtype=torch.bfloat16, **shape)
+    groups = [KVCacheGroupSpec([name], spec) for name, spec in (("states", states), ("attention", attention))]
+    return SimpleNamespace(vllm_config=config, scheduler=SimpleNamespace(kv_cache_config=KVCacheConfig(8, [], groups)))
+
+
 @pytest.mark.parametrize(
     ("changes", "start"),
     [
@@ -214,8 +224,13 @@ def test_auto_keeps_the_engines_page_where_its_own_kernel_is_faster() -> None:
         (GateMode.AUTO, torch.bfloat16, not amx),
         (GateMode.ANY_PAGE, torch.bfloat16, True),
     ):
-        report = PageGate(mode=mode).report(hybrid_config(dtype=dtype))
+        report = PageGate(mode=mode).report(core(hybrid_config(dtype=dtype)))
         assert (report["pageReason"] is None) is kept
+
+
+def test_the_page_reported_is_that_of_the_attention_layers() -> None:
+    config = hybrid_config(block_size=128)  # an engine core's own figure may be older than what its workers settled on
+    assert PageGate().report(core(config))["pageTokens"] == 784
 
 
 def test_counters_of_all_processes_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
