@@ -23,6 +23,7 @@ COMMANDS = (
     ("pace",),
     ("plan",),
     ("report",),
+    ("simulate",),
     ("crd",),
     ("experiment", "run"),
     ("experiment", "show"),
