@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli.commands import crd, down, experiment, pace, plan, report, simulate, status, up
+from paceline.cli.commands import crd, down, experiment, pace, plan, recommend, report, simulate, status, up
 from paceline.cli.errors import CliError
 from paceline.cli.output import print_error
 
@@ -49,6 +49,7 @@ app.command(epilog=pace.EPILOG)(pace.pace)
 app.command(epilog=plan.EPILOG)(plan.plan)
 app.add_typer(experiment.app, name="experiment")
 app.command(epilog=report.EPILOG)(report.report)
+app.command(epilog=recommend.EPILOG)(recommend.recommend)
 app.command(epilog=simulate.EPILOG)(simulate.simulate)
 app.command(epilog=crd.EPILOG)(crd.crd)
 

@@ -23,6 +23,7 @@ COMMANDS = (
     ("pace",),
     ("plan",),
     ("report",),
+    ("recommend",),
     ("simulate",),
     ("crd",),
     ("experiment", "run"),
