@@ -7,34 +7,40 @@ from fastapi import Depends, FastAPI
 
 from paceline import __version__
 from paceline.control_api import problems
-from paceline.control_api.auth import TokenFile, require_token
-from paceline.control_api.config import ApiConfig
+from paceline.control_api.auth import Gate, require_token
+from paceline.control_api.cluster.connection import Cluster
+from paceline.control_api.cluster.reviews import Reviews
+from paceline.control_api.config import ApiConfig, ProfileStoreKind
 from paceline.control_api.context import AppContext
 from paceline.control_api.db.engine import Database
 from paceline.control_api.metrics import Metrics
 from paceline.control_api.middleware import BodyLimit, RequestContext
+from paceline.control_api.profiles.base import ProfileStore
 from paceline.control_api.profiles.engine_client import EngineClient
+from paceline.control_api.profiles.kubernetes import KubernetesStore
 from paceline.control_api.profiles.local import LocalStore
 from paceline.control_api.profiles.local_files import LocalFiles
 from paceline.control_api.routes import dashboard, experiments, health, profiles
 from paceline.control_api.schemas.common import Problem
 from paceline.control_api.services.progress import ProgressHub
 from paceline.control_api.services.worker import ExperimentWorker
+from paceline.control_api.token_file import TokenFile
 
 
 def create_app(config: ApiConfig) -> FastAPI:
     """Return the app for a database that has this version's schema already (`db.migrate.migrate`).
 
     Raises:
-        StartupError: the token or the local run's profile can't be read.
+        StartupError: the token, the local run's profile or the cluster's key can't be read.
     """
     metrics = Metrics()
+    store, gate = _store_and_gate(config, metrics)
     context = AppContext(
         config=config,
         metrics=metrics,
-        tokens=TokenFile(config.token_file),
+        gate=gate,
         database=Database(config.sqlalchemy_url, pool_size=config.database_pool_size),
-        store=LocalStore(LocalFiles(config.local_state), EngineClient(), metrics),
+        store=store,
     )
 
     @asynccontextmanager
@@ -42,6 +48,7 @@ def create_app(config: ApiConfig) -> FastAPI:
         hub = ProgressHub(context.database)
         worker = ExperimentWorker(context, hub)
         app.state.hub, app.state.worker = hub, worker
+        await context.store.open()
         worker.start()
         yield
         await worker.stop()
@@ -59,7 +66,6 @@ def create_app(config: ApiConfig) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
-    app.state.tokens = context.tokens
     problems.install(app)
     app.include_router(health.router)
     app.include_router(dashboard.router)
@@ -71,6 +77,16 @@ def create_app(config: ApiConfig) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     app.add_middleware(RequestContext, metrics=metrics)
     return app
+
+
+def _store_and_gate(config: ApiConfig, metrics: Metrics) -> tuple[ProfileStore, Gate]:
+    if config.profile_store is ProfileStoreKind.KUBERNETES:
+        assert config.admin_key_file is not None  # the configuration's validators see to it
+        cluster = Cluster(config.kubeconfig)
+        return KubernetesStore(cluster, config.admin_key_file, config.namespaces), Reviews(cluster)
+    assert config.local_state is not None
+    assert config.token_file is not None
+    return LocalStore(LocalFiles(config.local_state), EngineClient(), metrics), TokenFile(config.token_file)
 
 
 def _describe_problems(app: FastAPI) -> None:

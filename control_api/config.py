@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from paceline.control_api.errors import StartupError
+from paceline.operator.api.v1alpha1 import DnsLabel
 
 PREFIX: Final = "PACELINE_API_"
 CLIENT_VARIABLE: Final = "PACELINE_API_URL"
@@ -21,6 +22,7 @@ class ProfileStoreKind(StrEnum):
     """Where profiles live: the folder of a local run, or a Kubernetes cluster."""
 
     LOCAL = "local"
+    KUBERNETES = "kubernetes"
 
 
 class LogFormat(StrEnum):
@@ -35,6 +37,9 @@ class ApiConfig(BaseModel):
 
     The database's password may stand in `database_url` (percent-encoded) or, as it is, in `database_password_file`.
     Neither is ever logged.
+
+    A local run needs `local_state`. In a cluster `admin_key_file` is the operator's key, `namespaces` those that
+    profiles are looked for in (none named: all), and `kubeconfig` leads there from outside of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -42,8 +47,11 @@ class ApiConfig(BaseModel):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8700
     profile_store: ProfileStoreKind = ProfileStoreKind.LOCAL
-    local_state: Path
-    token_file: Path
+    local_state: Path | None = None
+    token_file: Path | None = None
+    admin_key_file: Path | None = None
+    kubeconfig: Path | None = None
+    namespaces: tuple[DnsLabel, ...] = ()
     database_url: SecretStr
     database_password_file: Path | None = None
     database_pool_size: Annotated[int, Field(ge=1, le=100)] = 5
@@ -55,11 +63,20 @@ class ApiConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_local_state(cls, values: dict[str, object]) -> dict[str, object]:
+        in_cluster = values.get("profile_store") == ProfileStoreKind.KUBERNETES
+        needed = "admin_key_file" if in_cluster else "local_state"
+        if values.get(needed) is None:
+            raise ValueError(f"{PREFIX}{needed.upper()}: is not set")
         state = values.get("local_state")
-        if state is None:
+        if state is None or in_cluster:
             return values
         folder = Path(str(state))
         return {"token_file": folder / "api-token", "database_url": f"sqlite:///{folder / 'paceline.db'}", **values}
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @field_validator("database_url")
     @classmethod
@@ -69,7 +86,7 @@ class ApiConfig(BaseModel):
 
     @model_validator(mode="after")
     def _local_runs_stay_local(self) -> Self:
-        if not _is_loopback(self.host):
+        if self.profile_store is ProfileStoreKind.LOCAL and not _is_loopback(self.host):
             message = (
                 f"host {self.host} is reachable from other machines, and a local run has no users to tell apart: "
                 "use 127.0.0.1 and forward the port (ssh -L 8700:127.0.0.1:8700 machine)"
@@ -131,11 +148,11 @@ def _is_loopback(host: str) -> bool:
 def _explain(error: ValidationError) -> str:
     lines = ["the control API's configuration is not valid:"]
     for issue in error.errors(include_url=False, include_input=False):
-        name = PREFIX + "_".join(str(part) for part in issue["loc"]).upper() if issue["loc"] else "configuration"
+        name = PREFIX + str(issue["loc"][0]).upper() if issue["loc"] else ""
         what = issue["msg"].removeprefix("Value error, ")
         if issue["type"] == "extra_forbidden":
             what = "is not a known setting"
         elif issue["type"] == "missing":
             what = "is not set"
-        lines.append(f"  {name}: {what}")
+        lines.append(f"  {name}: {what}" if name else f"  {what}")
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline.control_api.auth import TokenFile
+from paceline.control_api.auth import Gate
 from paceline.control_api.config import ApiConfig
 from paceline.control_api.db.engine import Database
 from paceline.control_api.metrics import Metrics
@@ -15,6 +15,6 @@ class AppContext:
 
     config: ApiConfig
     metrics: Metrics
-    tokens: TokenFile
+    gate: Gate
     database: Database
     store: ProfileStore

@@ -18,6 +18,7 @@ from paceline.control_api.db.tables import ArmRow, Base, ExperimentRow
 class Filters:
     """Which experiments a list holds; None does not filter. The bounds of time are exclusive."""
 
+    namespaces: frozenset[str] | None = None
     profile: tuple[str, str] | None = None
     status: str | None = None
     created_after: datetime | None = None
@@ -62,6 +63,11 @@ async def get_with_arms(session: AsyncSession, experiment_id: str) -> Experiment
     return (await session.execute(query)).scalar_one_or_none()
 
 
+async def namespaces(session: AsyncSession) -> set[str]:
+    """Return the namespaces of the profiles that experiments were made for."""
+    return set(await session.scalars(select(ExperimentRow.profile_namespace).distinct()))
+
+
 async def page(
     session: AsyncSession, filters: Filters, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ExperimentRow]:
@@ -69,6 +75,8 @@ async def page(
     query = select(ExperimentRow).order_by(ExperimentRow.created_at.desc(), ExperimentRow.id.desc()).limit(limit)
     if after is not None:
         query = query.where(tuple_(ExperimentRow.created_at, ExperimentRow.id) < after)
+    if filters.namespaces is not None:
+        query = query.where(ExperimentRow.profile_namespace.in_(filters.namespaces))
     if filters.profile is not None:
         query = query.where(tuple_(ExperimentRow.profile_namespace, ExperimentRow.profile_name) == filters.profile)
     if filters.status is not None:

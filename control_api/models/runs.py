@@ -112,13 +112,12 @@ def interrupt(row: ExperimentRow, now: datetime, failure: str) -> None:
     row.version += 1
 
 
-async def to_restore(session: AsyncSession, profiles: Sequence[tuple[str, str]]) -> Sequence[ExperimentRow]:
-    """Return the ended experiments of these profiles whose settings are still to be put back, the oldest first."""
+async def to_restore(session: AsyncSession) -> Sequence[ExperimentRow]:
+    """Return the ended experiments whose profiles' settings are still to be put back, the oldest first."""
     ended = [status for status in ExperimentStatus if status.ended]
     query = (
         select(ExperimentRow)
         .where(ExperimentRow.restore_pending, ExperimentRow.status.in_(ended))
-        .where(tuple_(ExperimentRow.profile_namespace, ExperimentRow.profile_name).in_(profiles))
         .order_by(ExperimentRow.started_at)
     )
     return (await session.execute(query)).scalars().all()

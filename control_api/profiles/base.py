@@ -1,5 +1,6 @@
 """What the control API asks of a store of profiles, whichever it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,10 +27,17 @@ class ProfileKey:
 
 @dataclass(frozen=True)
 class LiveState:
-    """The settings that are wanted of a profile's engines, and what each engine says it runs."""
+    """The settings that are wanted of a profile's engines, and what each engine says it runs.
+
+    `tag` is the entity tag where the fence does not make it. `superseded_by` names who changed the pacing after it was
+    last set here. `note` says why there is no engine, where that is known.
+    """
 
     settings: LiveSettings
     engines: tuple[EngineStatus, ...]
+    tag: str | None = None
+    superseded_by: str | None = None
+    note: str = ""
 
     @property
     def applied(self) -> bool:
@@ -39,7 +47,7 @@ class LiveState:
     @property
     def etag(self) -> str:
         """The entity tag of the wanted settings."""
-        return f'"{self.settings.epoch}.{self.settings.revision}"'
+        return self.tag or f'"{self.settings.epoch}.{self.settings.revision}"'
 
     def pacing_status(self) -> PacingStatus:
         """Return the state as the pacing routes answer it."""
@@ -48,6 +56,7 @@ class LiveState:
             revision=self.settings.revision,
             applied=self.applied,
             engines=list(self.engines),
+            superseded_by=self.superseded_by,
         )
 
     @property
@@ -62,7 +71,7 @@ class LiveState:
         late = [
             f"{engine.name}: {engine.message or 'not yet applied'}" for engine in self.engines if not engine.applied
         ]
-        return "; ".join(late) or "no engine is known"
+        return "; ".join(late) or self.note or "no engine is known"
 
 
 @dataclass(frozen=True)
@@ -76,11 +85,17 @@ class StoredProfile:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the live settings; what is None stays as it is. `if_match` is an If-Match header."""
+    """A change of the live settings; what is None stays as it is.
+
+    `if_match` is an If-Match header. `force` takes fields over from other tools that declare them. `author` is who
+    asked for it.
+    """
 
     pacing: PacingSettings | None = None
     coalescing: CoalescingSettings | None = None
     if_match: str | None = None
+    force: bool = False
+    author: str = ""
 
     def knobs(self, settings: LiveSettings) -> LiveSettings:
         """Return `settings` with this change made and the fence as it was."""
@@ -98,7 +113,18 @@ class EngineAccess:
 
 
 class ProfileStore(Protocol):
-    """Profiles with their live settings. Every method raises ProblemError 404 for a profile that is not there."""
+    """Profiles with their live settings.
+
+    Every method raises ProblemError 404 for a profile that is not there, and 503 where the store does not answer.
+    """
+
+    async def open(self) -> None:
+        """Begin, in the event loop that everything else runs in."""
+        ...
+
+    async def profiles(self) -> list[StoredProfile]:
+        """Return all profiles, in the order of their keys."""
+        ...
 
     async def keys(self) -> list[ProfileKey]:
         """Return the keys of all profiles, in order."""
@@ -115,8 +141,12 @@ class ProfileStore(Protocol):
 
         Raises:
             ProblemError: 412 when `if_match` names other settings, 422 when an engine refuses the settings, which are
-                then as they were before.
+                then as they were before, 409 when another tool declares what the change would change.
         """
+        ...
+
+    async def require_free(self, key: ProfileKey, changes: Sequence[Change]) -> None:
+        """Let changes through that no other tool holds against. Raises ProblemError 409, which names it."""
         ...
 
     async def engine_access(self, key: ProfileKey) -> EngineAccess:

@@ -1,6 +1,7 @@
 """The store of a local run: one profile, one engine, settings in a file."""
 
 import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from paceline.control_api.errors import ProblemError
@@ -26,6 +27,13 @@ class LocalStore:
         self._changing = asyncio.Lock()
         metadata = files.profile().metadata
         self.key = ProfileKey(metadata.namespace, metadata.name)
+
+    async def open(self) -> None:
+        """Nothing to do: the engine is asked when somebody wants to know."""
+
+    async def profiles(self) -> list[StoredProfile]:
+        """Return the one profile."""
+        return [await self.get(self.key)]
 
     async def keys(self) -> list[ProfileKey]:
         """Return the one profile's key."""
@@ -65,6 +73,10 @@ class LocalStore:
         async with self._changing:
             if self._files.settings() == refused:
                 await asyncio.to_thread(self._files.write_settings, before)
+
+    async def require_free(self, key: ProfileKey, changes: Sequence[Change]) -> None:
+        """Let everything through: nobody else writes a local run's settings."""
+        self._require(key)
 
     async def engine_access(self, key: ProfileKey) -> EngineAccess:
         """Return where the engine listens."""

@@ -3,8 +3,9 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Response
+from fastapi import APIRouter, Body, Header, Query, Response
 
+from paceline.control_api.auth import CallerAccess, Verb
 from paceline.control_api.profiles.base import Change, StoredProfile
 from paceline.control_api.routes.dependencies import Context, Key, WaitSeconds
 from paceline.control_api.schemas.common import Page, problem_responses
@@ -37,24 +38,31 @@ def _view(stored: StoredProfile) -> ProfileView:
     )
 
 
-@router.get("", responses=problem_responses())
-async def list_profiles(context: Context) -> Page[ProfileView]:
-    """List all profiles with their live settings."""
-    return Page(items=[_view(await context.store.get(key)) for key in await context.store.keys()])
+@router.get("", responses=problem_responses(403, 503))
+async def list_profiles(context: Context, access: CallerAccess) -> Page[ProfileView]:
+    """List all profiles with their live settings; in a cluster those of the namespaces that the caller may list."""
+    found = await context.store.profiles()
+    allowed = await access.listable({stored.key.namespace for stored in found})
+    return Page(items=[_view(stored) for stored in found if allowed is None or stored.key.namespace in allowed])
 
 
-@router.get("/{namespace}/{name}", responses=problem_responses(404))
-async def get_profile(context: Context, key: Key) -> ProfileView:
+@router.get("/{namespace}/{name}", responses=problem_responses(403, 404, 503))
+async def get_profile(context: Context, access: CallerAccess, key: Key) -> ProfileView:
     """Return one profile: what it asks for, with the live settings in place, and what its engines run."""
+    await access.require(Verb.GET, key)
     return _view(await context.store.get(key))
 
 
 @router.get(
     "/{namespace}/{name}/pacing",
-    responses={200: {"content": {"application/json": {"example": PACING_STATUS_EXAMPLE}}}, **problem_responses(404)},
+    responses={
+        200: {"content": {"application/json": {"example": PACING_STATUS_EXAMPLE}}},
+        **problem_responses(403, 404, 503),
+    },
 )
-async def get_pacing(context: Context, key: Key, response: Response) -> PacingStatus:
+async def get_pacing(context: Context, access: CallerAccess, key: Key, response: Response) -> PacingStatus:
     """Return the wanted pacing, its revision, and the revision that every engine runs; the ETag fits If-Match."""
+    await access.require(Verb.GET, key)
     state = (await context.store.get(key)).state
     response.headers["ETag"] = state.etag
     return state.pacing_status()
@@ -68,22 +76,26 @@ async def get_pacing(context: Context, key: Key, response: Response) -> PacingSt
             "content": {"application/json": {"example": PACING_STATUS_EXAMPLE}},
         },
         202: {"description": "Kept, and not yet run by the engines that are named", "model": PacingStatus},
-        **problem_responses(404, 409, 412, 422),
+        **problem_responses(403, 404, 409, 412, 422, 503),
     },
 )
 async def put_pacing(
     context: Context,
+    access: CallerAccess,
     key: Key,
     seconds: WaitSeconds,
     response: Response,
     body: Annotated[PacingSettings, Body(openapi_examples=PACING_EXAMPLES)],
     if_match: Annotated[str | None, Header(description="Change it only if the ETag is still this one")] = None,
+    force: Annotated[bool, Query(description="Take the fields over from another tool that declares them")] = False,
 ) -> PacingStatus:
     """Change the pacing of running engines, and wait until they run it.
 
     The change is kept before an engine is asked, so it is never lost: an engine that is down gets it when it is back.
     """
-    state = await pacing.change(context, key, Change(pacing=body, if_match=if_match), seconds)
+    await access.require(Verb.PATCH, key)
+    change = Change(pacing=body, if_match=if_match, force=force, author=access.caller.name)
+    state = await pacing.change(context, key, change, seconds)
     response.headers["ETag"] = state.etag
     response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
     return state.pacing_status()

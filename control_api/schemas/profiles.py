@@ -22,12 +22,16 @@ class EngineStatus(Schema):
 
 
 class PacingStatus(Schema):
-    """The pacing that is wanted, and how far the engines have it."""
+    """The pacing that is wanted, and how far the engines have it.
+
+    `superseded_by` names the field managers, in a cluster, that changed it after it was last set over this API.
+    """
 
     pacing: PacingSettings
     revision: int
     applied: bool
     engines: list[EngineStatus]
+    superseded_by: str | None = None
 
 
 class ProfileStatus(Schema):
@@ -66,4 +70,5 @@ PACING_STATUS_EXAMPLE: dict[str, Any] = {
     "revision": 7,
     "applied": True,
     "engines": [{"name": "engine", "revision": 7, "applied": True, "paced": True, "message": None}],
+    "supersededBy": None,
 }

@@ -8,12 +8,13 @@ from http import HTTPStatus
 from paceline.bench.capacity import capacity_problems
 from paceline.bench.plan import ExperimentPlan
 from paceline.bench.records import EngineFingerprint
+from paceline.control_api.auth import Access, Verb
 from paceline.control_api.context import AppContext
 from paceline.control_api.db.tables import ExperimentRow
 from paceline.control_api.db.types import utc_now
 from paceline.control_api.errors import FieldError, ProblemError, not_found
 from paceline.control_api.models import experiments, records, runs
-from paceline.control_api.profiles.base import ProfileKey
+from paceline.control_api.profiles.base import Change, ProfileKey, StoredProfile
 from paceline.control_api.schemas.experiments import (
     ArmDetail,
     ExperimentDetail,
@@ -25,14 +26,16 @@ from paceline.operator.api.v1alpha1 import InferenceProfile
 
 
 async def create(
-    context: AppContext, plan: ExperimentPlan, idempotency_key: str | None
+    context: AppContext, access: Access, plan: ExperimentPlan, idempotency_key: str | None, *, force: bool
 ) -> tuple[ExperimentSummary, bool]:
     """Queue an experiment and return it, with whether it is new.
 
-    A repeated idempotency key returns the experiment that the first request made.
+    A repeated idempotency key returns the experiment that the first request made. `force` lets the run change fields
+    that another tool declares.
 
     Raises:
-        ProblemError: 422 for a profile that is not there, a plan that does not fit its engine, or a key that was used
+        ProblemError: 403 where the caller may not change the profile; 409 where another tool declares what an arm
+            changes; 422 for a profile that is not there, a plan that does not fit its engine, or a key that was used
             with another plan; 503 when no engine of the profile answers.
     """
     digest = _digest(plan)
@@ -40,13 +43,18 @@ async def create(
         async with context.database.read() as session:
             earlier = await experiments.by_key(session, idempotency_key)
         if earlier is not None:
+            await access.require(Verb.PATCH, profile_of(earlier))
             return _replay(earlier, digest), False
-    key = await _profile_key(context, plan)
-    stored = await context.store.get(key)
+    stored = await _measured_profile(context, access, plan)
+    key = stored.key
     _require_fit(plan, stored.profile)
     if reason := stored.state.silent:
         detail = f"no engine of {key} answers, so nothing can be measured: {reason}. Start it, and ask again"
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "engine-unavailable", detail)
+    await context.store.engine_access(key)
+    if not force:
+        changes = [Change(pacing=arm.pacing, coalescing=arm.coalescing) for arm in plan.all_arms]
+        await context.store.require_free(key, changes)
     values = {
         "id": secrets.token_hex(6),
         "name": plan.name,
@@ -78,17 +86,23 @@ async def create(
     return _replay(earlier, digest), False
 
 
-async def read(context: AppContext, experiment_id: str) -> ExperimentSummary:
-    """Return an experiment's summary. Raises ProblemError 404."""
+def profile_of(row: ExperimentRow) -> ProfileKey:
+    """Return the key of the profile that an experiment measures."""
+    return ProfileKey(row.profile_namespace, row.profile_name)
+
+
+async def require_access(context: AppContext, access: Access, verb: Verb, experiment_id: str) -> None:
+    """Let a caller through who may do that to the profile of an experiment. Raises ProblemError 403 and 404."""
     async with context.database.read() as session:
         row = await experiments.get(session, experiment_id)
     if row is None:
         raise missing(experiment_id)
-    return summary(row)
+    await access.require(verb, profile_of(row))
 
 
-async def detail(context: AppContext, experiment_id: str) -> ExperimentDetail:
-    """Return an experiment with its arms, blocks and result. Raises ProblemError 404."""
+async def detail(context: AppContext, access: Access, experiment_id: str) -> ExperimentDetail:
+    """Return an experiment with its arms, blocks and result. Raises ProblemError 403 and 404."""
+    await require_access(context, access, Verb.GET, experiment_id)
     async with context.database.read() as session:
         row = await experiments.get_with_arms(session, experiment_id)
         if row is None:
@@ -107,8 +121,19 @@ async def detail(context: AppContext, experiment_id: str) -> ExperimentDetail:
     )
 
 
-async def cancel(context: AppContext, experiment_id: str) -> ExperimentSummary:
-    """Ask for the end of an experiment; one that has ended stays as it is. Raises ProblemError 404."""
+async def listable(context: AppContext, access: Access, profile: tuple[str, str] | None) -> frozenset[str] | None:
+    """Return the namespaces whose experiments a caller may list, None for all. Raises ProblemError 403."""
+    if profile is not None:
+        await access.require(Verb.GET, ProfileKey(*profile))
+        return None
+    async with context.database.read() as session:
+        namespaces = await experiments.namespaces(session)
+    return await access.listable(namespaces)
+
+
+async def cancel(context: AppContext, access: Access, experiment_id: str) -> ExperimentSummary:
+    """Ask for the end of an experiment; one that has ended stays as it is. Raises ProblemError 403 and 404."""
+    await require_access(context, access, Verb.PATCH, experiment_id)
     async with context.database.write() as session:
         row = await runs.request_cancel(session, experiment_id, utc_now())
         if row is None:
@@ -122,17 +147,27 @@ def missing(experiment_id: str) -> ProblemError:
     return not_found(f"the experiment {experiment_id}", "GET /v1/experiments lists those that exist.")
 
 
-async def _profile_key(context: AppContext, plan: ExperimentPlan) -> ProfileKey:
-    keys = await context.store.keys()
+async def _measured_profile(context: AppContext, access: Access, plan: ExperimentPlan) -> StoredProfile:
+    """Return the profile that a plan names, or the only one there is, if the caller may change it."""
     if plan.profile is None:
-        if len(keys) == 1:
-            return keys[0]
-        raise _invalid("profile", f"name the profile to measure, one of: {', '.join(map(str, keys)) or 'none exists'}")
-    namespace, _, name = plan.profile.partition("/")
-    key = ProfileKey(namespace, name)
-    if key not in keys:
-        raise _invalid("profile", f"{key} does not exist; there is: {', '.join(map(str, keys)) or 'none'}")
-    return key
+        keys = await context.store.keys()
+        allowed = await access.listable({key.namespace for key in keys})
+        keys = [key for key in keys if allowed is None or key.namespace in allowed]
+        if len(keys) != 1:
+            known = ", ".join(map(str, keys)) or "none exists"
+            raise _invalid("profile", f"name the profile to measure, one of: {known}")
+        key = keys[0]
+    else:
+        namespace, _, name = plan.profile.partition("/")
+        key = ProfileKey(namespace, name)
+    # Before it is looked for, so that nobody learns here which profiles exist.
+    await access.require(Verb.PATCH, key)
+    try:
+        return await context.store.get(key)
+    except ProblemError as problem:
+        if problem.status is not HTTPStatus.NOT_FOUND:
+            raise
+        raise _invalid("profile", problem.detail) from problem
 
 
 def _require_fit(plan: ExperimentPlan, profile: InferenceProfile) -> None:

@@ -1,5 +1,7 @@
 """Puts a profile back to the settings that it had before an experiment."""
 
+from http import HTTPStatus
+
 import structlog
 
 from paceline.bench.plan import ExperimentPlan
@@ -17,7 +19,8 @@ async def restore(context: AppContext, row: ExperimentRow, wait_seconds: float) 
     """Put the settings back that an ended experiment changed, and note that it is done.
 
     Where the profile no longer has the settings of an arm, somebody changed them since, and they stay. The change is
-    kept even when the engine does not answer; the store then goes on trying.
+    kept even when the engine does not answer; the store then goes on trying. Where the store itself does not answer,
+    the worker tries again.
     """
     if not row.restore_pending or row.settings_before is None:
         return
@@ -27,13 +30,23 @@ async def restore(context: AppContext, row: ExperimentRow, wait_seconds: float) 
     try:
         state = (await context.store.get(key)).state
         if _is_ours(state.settings, before, ExperimentPlan.model_validate(row.plan)):
-            change = Change(pacing=before.pacing, coalescing=before.coalescing, if_match=state.etag)
+            change = Change(
+                pacing=before.pacing,
+                coalescing=before.coalescing,
+                if_match=state.etag,
+                force=True,
+                author=f"the end of experiment {row.id}",
+            )
             state = await context.store.change(key, change, wait_seconds)
             log.info("settings_restored", applied=state.applied, revision=state.settings.revision)
         else:
             log.info("settings_left", reason="somebody changed them since", revision=state.settings.revision)
     except ProblemError as problem:
+        if problem.status is HTTPStatus.NOT_FOUND:
+            return  # deleted, or the profile of another store on the same database
         log.warning("settings_not_restored", reason=problem.detail)
+        if problem.status is HTTPStatus.SERVICE_UNAVAILABLE:
+            return
     async with context.database.write() as session:
         await runs.set_restored(session, row.id)
 

@@ -60,7 +60,9 @@ class Run:
 
     async def apply(self, arm: Arm) -> int:
         """Put an arm's settings live and return their revision. Raises SettingsNotAppliedError."""
-        change = Change(pacing=arm.pacing, coalescing=arm.coalescing)
+        # Who asked for the experiment was told of other tools that declare these fields.
+        author = f"experiment {self.id}"
+        change = Change(pacing=arm.pacing, coalescing=arm.coalescing, force=True, author=author)
         state = await self._context.store.change(self.key, change, APPLY_SECONDS)
         if not state.applied:
             message = f"the settings of arm {arm.name} were not applied within {APPLY_SECONDS:g} s: {state.lagging()}"

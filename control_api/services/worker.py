@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from paceline.control_api.db.tables import ExperimentRow
 from paceline.control_api.db.types import utc_now
 from paceline.control_api.errors import ProblemError, StateFileError
 from paceline.control_api.models import experiments, records, runs
+from paceline.control_api.profiles.base import ProfileKey
 from paceline.control_api.schemas.experiments import ExperimentStatus
 from paceline.control_api.services.progress import ProgressHub
 from paceline.control_api.services.restore import restore
@@ -85,16 +87,19 @@ class ExperimentWorker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), self._lease_seconds / 3)
 
-    async def _profiles(self) -> list[tuple[str, str]]:
-        return [(key.namespace, key.name) for key in await self._context.store.keys()]
-
     async def _measurable(self) -> list[tuple[str, str]]:
         """Return the profiles that an experiment waits for and whose engine answers; one that is down may come."""
         async with self._context.database.read() as session:
             queued = await runs.queued_profiles(session)
-        keys = [key for key in await self._context.store.keys() if (key.namespace, key.name) in queued]
-        states = {key: (await self._context.store.get(key)).state for key in keys}
-        return [(key.namespace, key.name) for key, state in states.items() if state.silent is None]
+        return [profile for profile in sorted(queued) if await self._answers(ProfileKey(*profile))]
+
+    async def _answers(self, key: ProfileKey) -> bool:
+        try:
+            return (await self._context.store.get(key)).state.silent is None
+        except ProblemError as problem:
+            if problem.status is not HTTPStatus.NOT_FOUND:  # that of another store on the same database
+                _log.warning("profile_waits", profile=str(key), reason=problem.detail)
+            return False
 
     async def _pick_up(self) -> None:
         """Mark the runs of dead processes as interrupted, and put back the settings that they left behind."""
@@ -102,7 +107,7 @@ class ExperimentWorker:
             abandoned = [row for row in await runs.running(session) if _is_abandoned(row)]
             for row in abandoned:
                 runs.interrupt(row, utc_now(), ABANDONED)
-            waiting = await runs.to_restore(session, await self._profiles())
+            waiting = await runs.to_restore(session)
         for row in abandoned:
             _log.warning("experiment_interrupted", experiment=row.id, reason=ABANDONED)
         for row in waiting:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -121,7 +121,7 @@ class KubeClient:
 
     async def watch(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silence_seconds: float
-    ) -> AsyncIterator[Manifest]:
+    ) -> AsyncGenerator[Manifest]:
         """Yield a watch's events until the server ends it, bookmarks and errors included.
 
         Raises UnreachableError when the stream breaks, SilentError when nothing was heard for `silence_seconds`.

@@ -34,6 +34,7 @@ def test_a_change_is_answered_once_the_engine_runs_it(api: Api, engine: FakeEngi
         "revision": 1,
         "applied": True,
         "engines": [{"name": "engine", "revision": 1, "applied": True, "paced": True, "message": None}],
+        "supersededBy": None,
     }
     assert engine.settings == kept(state)
     assert engine.settings.pacing == PacingSettings(mode=PacingMode.FIXED, interval=8)

@@ -73,6 +73,16 @@ def test_a_value_out_of_bounds_is_refused_with_its_place(helm: Helm, setting: st
     assert complaint in answer.stderr
 
 
+def test_the_control_api_looks_for_profiles_where_it_has_permissions(render: Render) -> None:
+    objects = render("--set", "watchNamespaces={team-a,team-b}")
+    (container,) = pod_specs(objects)["paceline-api"]["containers"]
+    assert {"name": "PACELINE_API_NAMESPACES", "value": "team-a,team-b"} in container["env"]
+    roles = [each for each in objects if each["kind"] == "Role" and each["metadata"]["name"] == "paceline-api"]
+    assert [each["metadata"]["namespace"] for each in roles] == ["team-a", "team-b"]
+    (everywhere,) = pod_specs(render())["paceline-api"]["containers"]
+    assert "PACELINE_API_NAMESPACES" not in [each["name"] for each in everywhere["env"]]
+
+
 def test_c2_a_null_user_leaves_the_field_out_everywhere(render: Render) -> None:
     nulls = ",".join(f"podSecurityContext.{field}=null" for field in ("runAsUser", "runAsGroup", "fsGroup"))
     objects = render(

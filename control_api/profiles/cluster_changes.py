@@ -1,0 +1,77 @@
+"""What is applied to a profile in a cluster, and what stands against it. Pure."""
+
+from http import HTTPStatus
+from typing import Any
+
+from paceline.control_api.errors import FieldError, ProblemError
+from paceline.control_api.profiles.base import Change, ProfileKey
+from paceline.control_api.profiles.cluster_object import SET_BY, ClusterProfile, Manifest
+from paceline.control_api.profiles.ownership import declarers, leaves, owned_paths
+from paceline.engine_ext.settings import LiveModel
+from paceline.operator.api.v1alpha1 import API_VERSION, KIND
+
+
+def applied_manifest(before: ClusterProfile, change: Change) -> Manifest:
+    """Return what is applied on the server's side for a change of the profile as it stands in `before`.
+
+    All that our manager owns is in it: server-side apply removes what a manager leaves out. The version makes a
+    conflict of every change in between.
+    """
+    metadata = {
+        "namespace": before.key.namespace,
+        "name": before.key.name,
+        "uid": before.uid,
+        "resourceVersion": before.version,
+        "annotations": {SET_BY: change.author},
+    }
+    parts = {"pacing": change.pacing, "coalescing": change.coalescing}
+    spec = {name: _part(before, name, wanted) for name, wanted in parts.items()}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": {name: part for name, part in spec.items() if part},
+    }
+
+
+def require_free(before: ClusterProfile, change: Change) -> None:
+    """Let a change through that changes no field which another tool declares.
+
+    Raises:
+        ProblemError: 409 that names the tools and their fields.
+    """
+    wanted = {"spec": applied_manifest(before, change)["spec"]}
+    held = declarers(before.manifest, wanted)
+    if not held:
+        return
+    errors: list[FieldError] = [
+        {"field": path.removeprefix("spec.pacing."), "message": f"declared by {manager}"}
+        for manager, paths in held.items()
+        for path in paths
+    ]
+    told = "; ".join(f"{manager} declares {', '.join(paths)}" for manager, paths in held.items())
+    detail = (
+        f"{told} of {before.key}: change it there, or take it over with ?force=true, until that tool applies it the "
+        "next time; remove the field from what the tool applies to leave it to this API. Nothing was changed"
+    )
+    raise ProblemError(HTTPStatus.CONFLICT, "field-owned", detail, errors=errors, extra={"managers": list(held)})
+
+
+def superseded(key: ProfileKey, by: str) -> ProblemError:
+    """Return the problem of a change that another tool overwrote before the engines ran it."""
+    detail = f"{by} changed the pacing of {key} again before every engine ran this change: superseded by {by}"
+    return ProblemError(HTTPStatus.CONFLICT, "superseded", detail, extra={"supersededBy": by})
+
+
+def _part(before: ClusterProfile, name: str, wanted: LiveModel | None) -> dict[str, Any]:
+    if wanted is not None:
+        return wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
+    ours = owned_paths(before.manifest)
+    kept: dict[str, Any] = {}
+    for path, value in leaves(before.manifest["spec"].get(name, {}), ("spec", name)):
+        if path in ours:
+            inner = kept
+            for step in path[2:-1]:
+                inner = inner.setdefault(step, {})
+            inner[path[-1]] = value
+    return kept
