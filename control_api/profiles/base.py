@@ -6,7 +6,7 @@ from typing import Protocol
 
 from paceline.control_api.errors import ProblemError, not_found
 from paceline.control_api.schemas.profiles import EngineStatus, PacingStatus
-from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingSettings
+from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingMode, PacingSettings
 from paceline.operator.api.v1alpha1 import InferenceProfile
 
 
@@ -23,6 +23,11 @@ class ProfileKey:
     def missing(self) -> ProblemError:
         """Return the problem of a profile that is not there."""
         return not_found(f"the profile {self}", "GET /v1/profiles lists those that exist.")
+
+
+def in_force(pacing: PacingSettings) -> PacingSettings:
+    """Return the pacing without a promise that its mode has no use for."""
+    return pacing if pacing.mode is PacingMode.SLO else pacing.model_copy(update={"slo": None})
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from paceline.control_api.errors import FieldError, ProblemError
-from paceline.control_api.profiles.base import Change, ProfileKey
+from paceline.control_api.profiles.base import Change, ProfileKey, in_force
 from paceline.control_api.profiles.cluster_object import SET_BY, ClusterProfile, Manifest
 from paceline.control_api.profiles.ownership import declarers, leaves, owned_paths
 from paceline.engine_ext.settings import LiveModel
@@ -24,7 +24,7 @@ def applied_manifest(before: ClusterProfile, change: Change) -> Manifest:
         "resourceVersion": before.version,
         "annotations": {SET_BY: change.author},
     }
-    parts = {"pacing": change.pacing, "coalescing": change.coalescing}
+    parts = {"pacing": change.pacing and in_force(change.pacing), "coalescing": change.coalescing}
     spec = {name: _part(before, name, wanted) for name, wanted in parts.items()}
     return {
         "apiVersion": API_VERSION,

@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from paceline.control_api.errors import ProblemError
-from paceline.control_api.profiles.base import LiveState, ProfileKey, StoredProfile
+from paceline.control_api.profiles.base import LiveState, ProfileKey, StoredProfile, in_force
 from paceline.control_api.profiles.ownership import superseded_by
 from paceline.control_api.schemas.profiles import EngineStatus
-from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingMode, PacingSettings
+from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingSettings
 from paceline.operator.api.status import ConditionType, InferenceProfileStatus, PodStatus
 from paceline.operator.api.v1alpha1 import GROUP, InferenceProfile
 
@@ -39,13 +39,11 @@ class ClusterProfile:
         """Read a manifest. Raises ProblemError where a newer version's fields are not understood."""
         spec = manifest.get("spec", {})
         try:
-            pacing = PacingSettings.model_validate(spec.get("pacing", {}))
+            # Another manager's promise without effect can't be applied away, and must not make settings differ.
+            pacing = in_force(PacingSettings.model_validate(spec.get("pacing", {})))
             coalescing = CoalescingSettings.model_validate(spec.get("coalescing", {}))
         except ValidationError as error:
             raise _not_understood(manifest, error) from error
-        if pacing.mode is not PacingMode.SLO:
-            # Another manager's promise without effect: it can't be applied away, and must not make settings differ.
-            pacing = pacing.model_copy(update={"slo": None})
         try:
             status = InferenceProfileStatus.model_validate(manifest.get("status", {}))
         except ValidationError:

@@ -9,7 +9,7 @@ from paceline.control_api.context import AppContext
 from paceline.control_api.db.tables import ExperimentRow
 from paceline.control_api.errors import ProblemError
 from paceline.control_api.models import runs
-from paceline.control_api.profiles.base import Change, ProfileKey
+from paceline.control_api.profiles.base import Change, ProfileKey, in_force
 from paceline.engine_ext.settings import LiveSettings
 
 _log = structlog.get_logger(__name__)
@@ -52,5 +52,6 @@ async def restore(context: AppContext, row: ExperimentRow, wait_seconds: float) 
 
 
 def _is_ours(present: LiveSettings, before: LiveSettings, plan: ExperimentPlan) -> bool:
-    arms = (before.model_copy(update={"pacing": arm.pacing, "coalescing": arm.coalescing}) for arm in plan.arms)
-    return present.epoch == before.epoch and any(present.same_knobs(arm) for arm in arms)
+    knobs = (in_force(present.pacing), present.coalescing)
+    arms = [(in_force(arm.pacing), arm.coalescing) for arm in plan.arms]
+    return present.epoch == before.epoch and knobs in arms

@@ -143,7 +143,8 @@ class Card {
       }
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this.say(error.fields.length ? error.fields.map(({ field, message }) => `${field}: ${message}`).join("; ") : error.message, "error");
+      const invalid = error.status === 422 && error.fields.length;
+      this.say(invalid ? error.fields.map(({ field, message }) => `${field}: ${message}`).join("; ") : error.message, "error");
     } finally {
       this.button.disabled = false;
     }

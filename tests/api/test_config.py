@@ -10,10 +10,13 @@ from api_support.servers import ApiProcess
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.control_api.app import create_app
 from paceline.control_api.config import ApiConfig
 from paceline.control_api.errors import StartupError
 
 PASSWORD = "p%40@:/#"
+
+IN_CLUSTER = {"PROFILE_STORE": "kubernetes", "DATABASE_URL": "sqlite:///d", "ADMIN_KEY_FILE": "key"}
 
 
 def configured(**settings: str) -> ApiConfig:
@@ -41,11 +44,43 @@ def test_the_folder_of_a_local_run_is_enough(tmp_path: Path) -> None:
         ({"LOCAL_STATE": "s", "DATABASE_URL": "mysql://u@h/d"}, "postgresql://user:password@host"),
         ({"LOCAL_STATE": "s", "DATABASE_URL": "nonsense"}, "sqlite:////path"),
         ({"LOCAL_STATE": "s", "LOG_LEVEL": "loud"}, "PACELINE_API_LOG_LEVEL"),
+        ({"PROFILE_STORE": "kubernetes", "DATABASE_URL": "sqlite:///d"}, "PACELINE_API_ADMIN_KEY_FILE: is not set"),
+        ({"PROFILE_STORE": "kubernetes", "ADMIN_KEY_FILE": "k"}, "PACELINE_API_DATABASE_URL: is not set"),
+        ({**IN_CLUSTER, "NAMESPACES": "team-a,Team_B"}, "PACELINE_API_NAMESPACES"),
     ],
 )
 def test_a_wrong_setting_is_named_by_its_variable(settings: dict[str, str], said: str) -> None:
     with pytest.raises(StartupError) as raised:
         configured(**settings)
+    assert said in str(raised.value)
+
+
+def test_in_a_cluster_it_may_be_reached_from_other_machines() -> None:
+    config = configured(**IN_CLUSTER, HOST="0.0.0.0", NAMESPACES="team-a, team-b")
+    assert config.namespaces == ("team-a", "team-b")
+    assert configured(**IN_CLUSTER).namespaces == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "more", "said"),
+    [
+        (b"k" * 15, {}, "holds less than 16 bytes"),
+        (None, {}, "PACELINE_API_ADMIN_KEY_FILE can't be read"),
+        (b"k" * 16, {}, "name a kubeconfig in PACELINE_API_KUBECONFIG"),
+        (b"k" * 16, {"KUBECONFIG": "missing"}, "PACELINE_API_KUBECONFIG: missing is not there"),
+    ],
+)
+def test_outside_of_a_cluster_or_without_its_key_it_does_not_start(
+    tmp_path: Path, key: bytes | None, more: dict[str, str], said: str
+) -> None:
+    file = tmp_path / "key"
+    if key is not None:
+        file.write_bytes(key)
+    here = tmp_path / "kubeconfig"
+    here.touch()
+    more = more if key == b"k" * 16 else {"KUBECONFIG": str(here)}
+    with pytest.raises(StartupError) as raised:
+        create_app(configured(**{**IN_CLUSTER, "ADMIN_KEY_FILE": str(file), **more}))
     assert said in str(raised.value)
 
 
