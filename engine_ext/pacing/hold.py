@@ -1,12 +1,12 @@
-"""The swap: for one call of `schedule()`, held requests stay where they are but compute no new tokens.
+"""The swap: for one call of `schedule()`, held requests stay where they are but compute no new tokens, or only some.
 
 Held requests keep their place in `running`, so the scheduler picks the same victims under cache pressure as without
 pacing, and nothing is sent to the workers anew. Waiting requests are held by the scheduler's own pause.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
@@ -14,32 +14,37 @@ from vllm.v1.request import Request
 
 
 class HeldRequest(Request):
-    """A request that has nothing to compute in this step.
+    """A request that may compute `paceline_allowed_tokens` in this step, mostly none.
 
-    The scheduler asks for `num_tokens_with_spec + num_output_placeholders - num_computed_tokens` new tokens: none.
+    The scheduler asks for `num_tokens_with_spec + num_output_placeholders - num_computed_tokens` new tokens.
     """
+
+    paceline_allowed_tokens = 0
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """The count of tokens at which the scheduler finds nothing new."""
-        return self.num_computed_tokens - self.num_output_placeholders
+        """The count of tokens at which the scheduler finds no more than the allowed ones."""
+        return self.num_computed_tokens - self.num_output_placeholders + self.paceline_allowed_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """What is held in one step: the `running` requests given, and the `waiting` ones there are free slots for.
 
-    `admit_first` lets the first waiting request in nevertheless: one that was preempted.
+    `allowed_tokens` is what single ones of them may compute nevertheless, by request id; `admit_first` lets the first
+    waiting request in: one that was preempted.
     """
 
     running: Sequence[Any]
     waiting: int
     admit_first: bool = False
+    allowed_tokens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def deferred(self) -> int:
         """How many prefills this hold defers."""
-        return len(self.running) + self.waiting - self.admit_first
+        held_back = sum(not self.allowed_tokens.get(request.request_id) for request in self.running)
+        return held_back + self.waiting - self.admit_first
 
 
 @contextmanager
@@ -55,11 +60,14 @@ def held(scheduler: Any, hold: Hold) -> Iterator[None]:
         scheduler._pause_state = PauseState.PAUSED_NEW
     for request in hold.running:
         request.__class__ = HeldRequest
+        if allowed := hold.allowed_tokens.get(request.request_id):
+            request.paceline_allowed_tokens = allowed
     try:
         yield
     finally:
         for request, cls in zip(hold.running, classes, strict=True):
             request.__class__ = cls
+            request.__dict__.pop("paceline_allowed_tokens", None)
         scheduler._pause_state, scheduler.max_num_active_reqs = pause, capacity
         # A queue that we hold is no sign of saturation: the data-parallel throttle must not read it as one.
         scheduler.prefill_capacity_bound = saturated

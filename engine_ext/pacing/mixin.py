@@ -18,6 +18,7 @@ from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel
+from paceline.engine_ext.pacing.turns import Turn, end_turn, take_turn
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
 from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
 
@@ -42,6 +43,8 @@ class PacingMixin(Scheduler):
         self.step_log = StepLog()
         self.step_times = StepTimeModel()
         self.slo: SloPolicy | None = None
+        self.turn: Turn | None = None
+        self.turn_missed = False
         self._set_up_pacing()
         if self.num_spec_tokens and not self.incompatible:
             self._reserve_prefill_lookahead = self._keep_off_verify_size
@@ -79,7 +82,8 @@ class PacingMixin(Scheduler):
 
     def add_request(self, request: Any) -> None:
         """Note when a prompt arrived at this engine: its prefill's deadline counts from here."""
-        request.paceline_arrived_at = self.clock()
+        request.paceline_arrived_at = request.paceline_waits_since = self.clock()
+        request.paceline_turns = 0
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -91,11 +95,14 @@ class PacingMixin(Scheduler):
             return output
         prefilling = [request for request in self.running if request.is_prefill_chunk]
         decoding = view.any_decoder(self.running, self.max_model_len)
+        self.turn = None
         hold = self._plan_hold(prefilling) if decoding and self.paced else None
         with held(self, hold) if hold else nullcontext():
             output = super().schedule(throttle_prefills)
         deferred = hold.deferred if hold else 0
         scheduled = prefills.scheduled(output, prefilling, self.requests)
+        end_turn(self.turn, scheduled, started_at)
+        self.turn_missed = self.turn is not None and not scheduled
         note = (
             self._note(output, scheduled, decoding=decoding, deferred=deferred)
             if scheduled
@@ -111,11 +118,24 @@ class PacingMixin(Scheduler):
             return None
         gap = self.live.pacing.effective_interval if self.slo is None else self._promised_gap(self.slo, prefilling)
         if self.cadence.allows(self.step_log.next_busy(), gap):
-            return None
+            return self._plan_turn(prefilling, waiting)
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None  # all decoders are in flight: holding would leave the step empty
         kept = [request for request in prefilling if not view.is_exempt(request)]
         return Hold(kept, waiting, admit_first=waiting > 0 and self._first_waiting_is_exempt())
+
+    def _plan_turn(self, prefilling: list[Any], waiting: int) -> Hold | None:
+        """Return what to hold in a mixed step, so that prefills take turns; None where nobody has to wait.
+
+        Near a deadline the oldest goes first, as vLLM has it, and so it does after a turn that nobody could use.
+        """
+        if self.turn_missed or (self.slo is not None and self.slo.escaping):
+            return None
+        if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
+            return None
+        partial = [request for request in prefilling if not view.is_exempt(request)]
+        self.turn = take_turn(self, partial, waiting)
+        return Hold(partial, 0, allowed_tokens=self.turn.allowed_tokens) if self.turn else None
 
     def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
         now = self.clock()

@@ -32,13 +32,17 @@ class Prospect:
 
 @dataclass(slots=True)
 class SloPolicy:
-    """Decides by the promise. `slack_seconds` is what the last decision found; None before the model is ready."""
+    """Decides by the promise. `slack_seconds` is what the last decision found; None before the model is ready.
+
+    `escaping` tells that the last decision released a chunk for the prefills' deadline, against the residents' promise.
+    """
 
     settings: SloSettings
     fallback_steps: int
     model: StepTimeModel
     promise: Promise = field(init=False)
     slack_seconds: float | None = None
+    escaping: bool = False
     prefills_kept: int = 0
     prefills_broken: int = 0
     credit_cap: float = field(init=False)
@@ -57,8 +61,8 @@ class SloPolicy:
         """Return how many steps mixed steps must lie apart now: 1 releases a chunk, the largest interval holds it."""
         if not self.model.ready:
             self.slack_seconds = None
-            escape = self._escapes(prospect, None)
-            return RELEASE_STEPS if escape else self.fallback_steps
+            self.escaping = self._escapes(prospect, None)
+            return RELEASE_STEPS if self.escaping else self.fallback_steps
         decoders = len(prospect.decoders)
         mixed = self.model.predict(chunk_load(decoders, prospect.chunk_tokens, prospect.context_tokens))
         decode = self.model.predict(decode_load(decoders))
@@ -66,9 +70,8 @@ class SloPolicy:
         done_at = self._free_at(prospect) + mixed
         tokens_due = len(prospect.in_flight) + 1
         self.slack_seconds = self.promise.smallest_slack(prospect.decoders, done_at, tokens_due)
-        if self.slack_seconds >= 0 or self._escapes(prospect, mixed):
-            return RELEASE_STEPS
-        return MAX_INTERVAL_STEPS
+        self.escaping = self.slack_seconds < 0 and self._escapes(prospect, mixed)
+        return RELEASE_STEPS if self.slack_seconds >= 0 or self.escaping else MAX_INTERVAL_STEPS
 
     def _free_at(self, prospect: Prospect) -> float:
         """Return when the engine can begin another step."""
