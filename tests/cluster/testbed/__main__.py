@@ -15,6 +15,14 @@ EXAMPLES = """examples:
   make cluster-down                   end it, and remove all that is left of it
 """
 
+NEXT_STEPS = """In a shell with the two lines printed last:
+  kubectl apply -f examples/cpu-tiny.yaml       a profile, whose engine is ready in a minute or two
+  kubectl get ifp -w                            watch it come up
+  kubectl patch ifp cpu-tiny --type=merge -p '{"spec": {"pacing": {"mode": "Fixed", "interval": 4}}}'
+  curl http://$(kubectl get svc cpu-tiny -o jsonpath={.spec.clusterIP})/v1/models
+  make cluster-down                             end the cluster, and remove all that is left of it
+"""
+
 
 def say(text: str) -> None:
     """Tell of progress, apart from what a shell may evaluate."""
@@ -35,6 +43,7 @@ def up(developer: DeveloperCluster, *, bare: bool) -> None:
             images.load(cluster)
             say("installing Paceline")
             print(install(cluster, chart_values(images)).stdout, file=sys.stderr)
+            say(NEXT_STEPS)
     folders = {str(kubernetes_command(name).parent) for name in ("kubectl", "helm")}
     print(f"export KUBECONFIG={developer.kubeconfig}")
     print(f'export PATH="{":".join(sorted(folders))}:$PATH"')

@@ -48,6 +48,26 @@ VLLM_FOLDER = "/var/lib/paceline/vllm"
 """Where the nodes of the tests have vLLM's packages, 6 GB that are in no image."""
 
 
+def next_version(image: Image, version: str) -> Image:
+    """Build an image of the same code that calls itself by another version, as the next release will."""
+    tag = f"{version}-{image.reference.rpartition(':')[2]}"
+    made = Image(f"{REGISTRY}/next-control-plane:{tag}", image.archive.with_name(f"next-control-plane-{tag}.tar"))
+    with tempfile.TemporaryDirectory(prefix="paceline-image-") as folder, _locked(image.archive.parent / "lock"):
+        if not made.archive.exists():
+            buildah = _buildah_command(Path(folder))
+            if not _is_stored(buildah, image.reference):
+                run([*buildah, "pull", "--quiet", f"docker-archive:{image.archive}"], seconds=300)
+            container = run([*buildah, "from", "--pull-never", image.reference]).stdout.strip()
+            file = "/opt/paceline/lib/python3*/site-packages/paceline/__init__.py"
+            edit = f"sed -i 's/^__version__.*/__version__ = \"{version}\"/' {file}"
+            run([*buildah, "run", "--isolation", "chroot", "--user", "0", container, "--", "sh", "-euc", edit])
+            run([*buildah, "commit", "--quiet", "--rm", container, made.reference], seconds=300)
+            _save(buildah, made)
+        made.archive.touch()
+        _forget_older(made.archive.parent, "next-control-plane")
+    return made
+
+
 def _build(name: str, inputs: tuple[Path, ...], wheels: Path | None) -> Image:
     base = Path(shell_library("bash scripts/base_image.sh"))
     dockerfile = ROOT / "images" / f"Dockerfile.{name}"
@@ -71,8 +91,7 @@ def _build(name: str, inputs: tuple[Path, ...], wheels: Path | None) -> Image:
 
 
 def _buildah(image: Image, base: Path, dockerfile: Path, context: Path, wheels: Path | None) -> None:
-    storage = cache_folder() / "buildah"
-    buildah = ["buildah", "--root", storage, "--runroot", context / "run", "--storage-driver", "overlay"]
+    buildah = _buildah_command(context)
     print(f"building the image {image.reference}", file=sys.stderr)
     reference = _import_base(buildah, base)
     pip_config = context / "pip.conf"
@@ -81,6 +100,19 @@ def _buildah(image: Image, base: Path, dockerfile: Path, context: Path, wheels: 
     options = ["--isolation", "chroot", "--layers", "--pull-never", "--secret", f"id=pip,src={pip_config}", *volumes]
     arguments = ["--build-arg", f"BASE_IMAGE={reference}", "--file", dockerfile, "--tag", image.reference]
     run([*buildah, "build", *options, *arguments, context], seconds=1_800)
+    _save(buildah, image)
+
+
+def _buildah_command(folder: Path) -> list[object]:
+    storage = cache_folder() / "buildah"
+    return ["buildah", "--root", storage, "--runroot", folder / "run", "--storage-driver", "overlay"]
+
+
+def _is_stored(buildah: list[object], reference: str) -> bool:
+    return run([*buildah, "inspect", "--type", "image", reference], check=False).status == 0
+
+
+def _save(buildah: list[object], image: Image) -> None:
     part = image.archive.with_suffix(".part")
     part.unlink(missing_ok=True)
     run([*buildah, "push", image.reference, f"docker-archive:{part}:{image.reference}"], seconds=600)
@@ -89,7 +121,7 @@ def _buildah(image: Image, base: Path, dockerfile: Path, context: Path, wheels: 
 
 def _import_base(buildah: list[object], archive: Path) -> str:
     reference = f"{BASE_IMAGE}:{archive.stem.removeprefix('base-image-')}"
-    if run([*buildah, "inspect", "--type", "image", reference], check=False).status != 0:
+    if not _is_stored(buildah, reference):
         container = run([*buildah, "from", "scratch"]).stdout.strip()
         run([*buildah, "add", "--quiet", container, archive, "/"], seconds=300)
         run([*buildah, "commit", "--quiet", "--rm", container, reference], seconds=300)

@@ -63,13 +63,20 @@ def chart_values(images: Images) -> dict[str, Any]:
     }
 
 
-def install(cluster: Cluster, values: Mapping[str, Any], *, release: str = "paceline") -> Answer:
+def packaged_chart(version: str, folder: Path) -> Path:
+    """Package the chart into `folder` as another version of Paceline would be."""
+    package = (kubernetes_command("helm"), "package", CHART, "--version", version, "--app-version", version)
+    run([*package, "--destination", folder])
+    return folder / f"paceline-{version}.tgz"
+
+
+def install(cluster: Cluster, values: Mapping[str, Any], *, release: str = "paceline", chart: Path = CHART) -> Answer:
     """Install the chart, or upgrade it, and wait until its pods are ready."""
     _offer_volume(cluster, f"{release}-api")
     file = cluster.folder / f"{release}-values.json"
     file.write_text(json.dumps(values))
     options = ("--install", "--create-namespace", "--values", file, "--wait", "--timeout", "3m")
-    return helm(cluster, "upgrade", release, CHART, *options)
+    return helm(cluster, "upgrade", release, chart, *options)
 
 
 def _offer_volume(cluster: Cluster, claim: str) -> None:
