@@ -51,6 +51,9 @@ def pace(
         ),
     ] = None,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")] = "5s",
+    force: Annotated[
+        bool, typer.Option("--force", help="In a cluster: take fields over from a tool that declares them.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show or change the pacing of a running profile; no request is lost, and nothing restarts."""
@@ -68,7 +71,7 @@ def pace(
                 "PUT",
                 path,
                 json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
-                params={"wait": f"{wait_milliseconds}ms"},
+                params={"wait": f"{wait_milliseconds}ms", **({"force": "true"} if force else {})},
                 headers=headers,
                 timeout=wait_milliseconds / 1_000 + 10,
             )
