@@ -35,9 +35,18 @@ class LagMeter:
             await asyncio.sleep(PERIOD_SECONDS)
             self._lags.append((self._clock.seconds(), max(0.0, loop.time() - due)))
 
-    def lag(self, requests: list[RequestRecord], since_seconds: float | None) -> ClientLag:
-        """Return the loop's lag since a point in time of the run, with how late the requests were sent."""
-        lags = [lag for at, lag in self._lags if since_seconds is None or at >= since_seconds]
+    def lag(
+        self, requests: list[RequestRecord], since_seconds: float | None, until_seconds: float | None = None
+    ) -> ClientLag:
+        """Return the loop's lag between two points in time of the run, with how late the requests were sent.
+
+        A lag that begins before the end counts, however long after it the loop went on.
+        """
+        lags = [
+            lag
+            for at, lag in self._lags
+            if (since_seconds is None or at >= since_seconds) and (until_seconds is None or at - lag <= until_seconds)
+        ]
         sends = [
             record.sent_seconds - record.intended_seconds for record in requests if record.sent_seconds is not None
         ]

@@ -48,6 +48,7 @@ class BlockTrace:
 
     steady_seconds: float | None = None
     injected_seconds: float | None = None
+    measured_seconds: float | None = None
     start_page: Page | None = None
     window_page: Page | None = None
     injected_page: Page | None = None
@@ -77,6 +78,7 @@ class MixedPhaseBlock:
             await self._start_residents()
             await self._window_before()
             await self._inject()
+            self.trace.measured_seconds = self._clock.seconds()
             self.trace.injected_page = await self._engine.metrics()
             self.trace.steps = await self._engine.steps()
 

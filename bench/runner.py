@@ -146,7 +146,7 @@ async def _run_block(run: _Run, place: ScheduledBlock) -> None:
             started=started,
             ended_seconds=run.clock.seconds(),
             revision=revision,
-            lag=meter.lag(block.trace.records, block.trace.steady_seconds),
+            lag=meter.lag(block.trace.records, block.trace.steady_seconds, block.trace.measured_seconds),
             max_lag_seconds=run.plan.max_client_lag_milliseconds / 1_000,
             problem=problem,
         )

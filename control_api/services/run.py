@@ -9,11 +9,12 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from paceline.bench.engine import EngineAddress, EngineClient
+from paceline.bench.engine import EngineAddress
+from paceline.bench.measuring_process import run_in_process
 from paceline.bench.plan import Arm, ExperimentPlan
 from paceline.bench.protocol import ProgressEvent
 from paceline.bench.records import BlockRecord, ExperimentResult, RequestRecord
-from paceline.bench.runner import EngineLimits, run_experiment
+from paceline.bench.runner import EngineLimits
 from paceline.control_api.context import AppContext
 from paceline.control_api.db.tables import ExperimentRow
 from paceline.control_api.models import records, runs
@@ -54,9 +55,8 @@ class Run:
         await self._persist(lambda session: runs.set_before(session, self.id, document))
         engine = self._profile.spec.engine
         address = EngineAddress(access.engine_url, None, access.admin_url, access.admin_token)
-        async with EngineClient(address) as client:
-            limits = EngineLimits(engine.max_num_batched_tokens, engine.max_num_seqs)
-            return await run_experiment(self.plan, client, self.apply, self, limits)
+        limits = EngineLimits(engine.max_num_batched_tokens, engine.max_num_seqs)
+        return await run_in_process(self.plan, address, self.apply, self, limits)
 
     async def apply(self, arm: Arm) -> int:
         """Put an arm's settings live and return their revision. Raises SettingsNotAppliedError."""
