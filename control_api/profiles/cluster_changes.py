@@ -51,8 +51,8 @@ def require_free(before: ClusterProfile, change: Change) -> None:
     ]
     told = "; ".join(f"{manager} declares {', '.join(paths)}" for manager, paths in held.items())
     detail = (
-        f"{told} of {before.key}: change it there, or take it over with ?force=true (`paceline pace --force`) until that "
-        "tool applies it the next time; remove the field from what the tool applies to leave it to this API. "
+        f"{told} of {before.key}: change it there, or take it over with ?force=true (`paceline pace --force`) until "
+        "that tool applies it the next time; remove the field from what the tool applies to leave it to this API. "
         "Nothing was changed"
     )
     raise ProblemError(HTTPStatus.CONFLICT, "field-owned", detail, errors=errors, extra={"managers": list(held)})
