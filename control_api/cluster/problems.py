@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
+import structlog
+
 from paceline.control_api.errors import FieldError, ProblemError
-from paceline.operator.kube.errors import ApiError, KubeError, UnreachableError
+from paceline.operator.kube.errors import ApiError, KubeError
 
 RETRY_SECONDS = 5
 _PACING = "spec.pacing."
+
+_log = structlog.get_logger(__name__)
 
 
 @contextmanager
@@ -24,8 +28,8 @@ def problem_of(error: KubeError) -> ProblemError:
     """Return the problem of a call that failed."""
     if isinstance(error, ApiError):
         return _refused(error)
-    known = "nobody answers there" if isinstance(error, UnreachableError) else str(error)
-    return _unavailable("api-server-unavailable", f"Kubernetes' API server can't be reached now: {known}")
+    _log.warning("api_server_unreachable", reason=str(error))
+    return _unavailable("api-server-unavailable", "Kubernetes' API server does not answer now")
 
 
 def _refused(error: ApiError) -> ProblemError:
