@@ -116,7 +116,7 @@ def recommend(plan: ExperimentPlan, result: ExperimentResult, seconds_per_token:
     interval = plain if careful is None else careful
     shown = {point.interval for point in measured}
     asked = sorted({*FRONTIER, *([interval] if interval else [])} - shown)
-    predicted = [Point(f"n={each}", each, *law.point(each)) for each in asked]
+    predicted = [_predicted(law, each) for each in asked]
     frontier = sorted([*measured, *predicted], key=lambda point: (point.interval is None, point.interval or 0))
     reason = _reason(law, seconds_per_token, interval, careful, tested=bool(errors))
     return Recommendation(interval, plain, margin, reason, tuple(frontier))
@@ -149,8 +149,13 @@ def _point(arm: Arm, found: ArmResult, law: _Law) -> Point:
     if arm.pacing.mode is PacingMode.SLO:
         return Point(arm.name, None, measured_rate=rate, measured_wait=wait)
     interval = arm.pacing.effective_interval
-    predicted = law.point(interval) if interval > 1 else (None, None)
-    return Point(arm.name, interval, *predicted, measured_rate=rate, measured_wait=wait)
+    expected_rate, expected_wait = law.point(interval) if interval > 1 else (None, None)
+    return Point(arm.name, interval, expected_rate, expected_wait, rate, wait)
+
+
+def _predicted(law: _Law, interval: int) -> Point:
+    rate, wait = law.point(interval)
+    return Point(f"n={interval}", interval, rate, wait)
 
 
 def _reason(law: _Law, promise: float, interval: int | None, careful: int | None, *, tested: bool) -> str:

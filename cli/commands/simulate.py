@@ -35,6 +35,7 @@ Hardware models: {", ".join(known_hardware())}, or a YAML file of your own. Noth
 says so: everything is simulated.
 Exit status 2: the input isn't valid, or no interpreter has vLLM."""
 
+SIMULATOR: Final = "paceline.bench.simulator"
 SIMULATION_SECONDS: Final = 3_600
 DEFAULT_INTERVALS: Final = "0,4,8"
 STOCK: Final = "vllm-stock"
@@ -154,7 +155,7 @@ def _run(request: SimulationRequest, engine_python: Path | None) -> SimulationRe
     with tempfile.TemporaryDirectory(prefix="paceline-simulate-") as folder:
         asked, answer = Path(folder) / "request.json", Path(folder) / "result.json"
         asked.write_text(request.model_dump_json(by_alias=True, exclude_none=True), encoding="utf-8")
-        command = [python.path, "-P", "-m", f"{SimulationRequest.__module__.rpartition('.')[0]}", asked, answer]
+        command = [python.path, "-P", "-m", SIMULATOR, str(asked), str(answer)]
         environment = {**inherited(os.environ), "VLLM_LOGGING_LEVEL": "ERROR"}
         try:
             done = subprocess.run(

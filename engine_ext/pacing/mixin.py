@@ -101,8 +101,7 @@ class PacingMixin(Scheduler):
             output = super().schedule(throttle_prefills)
         deferred = hold.deferred if hold else 0
         scheduled = prefills.scheduled(output, prefilling, self.requests)
-        end_turn(self.turn, scheduled, started_at)
-        self.turn_missed = self.turn is not None and not scheduled
+        self._end_turn(scheduled, started_at)
         note = (
             self._note(output, scheduled, decoding=decoding, deferred=deferred)
             if scheduled
@@ -136,6 +135,10 @@ class PacingMixin(Scheduler):
         partial = [request for request in prefilling if not view.is_exempt(request)]
         self.turn = take_turn(self, partial, waiting)
         return Hold(partial, 0, allowed_tokens=self.turn.allowed_tokens) if self.turn else None
+
+    def _end_turn(self, scheduled: list[Any], now: float) -> None:
+        self.turn_missed = self.turn is not None and not scheduled
+        end_turn(self.turn, scheduled, now)
 
     def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
         now = self.clock()

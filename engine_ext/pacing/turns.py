@@ -87,7 +87,7 @@ def end_turn(turn: Turn | None, scheduled: Iterable[Any], now: float) -> None:
 
 def _ready(queue: Iterable[Any], admittable: int, partial: Sequence[Any], free_tokens: int) -> list[Any]:
     """Return the waiting requests that contend: admissible ones, whose prompts fit the cache beside those begun."""
-    ready = []
+    ready: list[Any] = []
     free_tokens -= sum(_left(request) for request in partial)
     for request in queue:
         free_tokens -= _left(request)
