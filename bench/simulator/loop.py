@@ -117,6 +117,10 @@ class Simulation:
         self.requests[name].finished = True
         self._live.pop(name, None)
 
+    def idle_until(self, seconds: float) -> None:
+        """Let time pass on an engine that has nothing to do."""
+        self.now = self._ended_at = max(self.now, seconds)
+
     def run_until(self, done: Callable[[], bool]) -> None:
         """Make steps until `done`. Raises StalledError when nothing can be scheduled any more."""
         while not done():

@@ -91,6 +91,15 @@ def test_drafts_yield_the_stated_tokens_a_step() -> None:
     assert len(resident.token_seconds) == 1 + 663
 
 
+def test_time_passes_while_nothing_is_to_do() -> None:
+    engine = Simulation(plain(), PacingSettings())
+    engine.idle_until(5.0)
+    request = engine.add("late", 50, 1, arrived=4.5)
+    engine.run_until(lambda: request.finished)
+    assert request.token_seconds == pytest.approx([5.0 + 0.1 + 0.05])
+    assert request.arrived == 4.5
+
+
 def test_promise_is_simulated_too() -> None:
     slo = PacingSettings(mode=PacingMode.SLO, slo=SloSettings(time_per_output_token_milliseconds=150))
     engine = Simulation(plain(), slo)
