@@ -37,6 +37,32 @@ class PagedPrefill:
         """Sequences of the batch."""
         return self.seq_lens.shape[0]
 
+    def layout(self) -> dict[str, int]:
+        """Return the addresses of the tensors and their strides in elements, named as in the kernels' own structures.
+
+        The stride within a page of keys is left out: it is a token's on CUDA and an element's on CPU.
+        """
+        query, key, value, out = self.query, self.key_cache, self.value_cache, self.out
+        return {
+            "query": query.data_ptr(),
+            "out": out.data_ptr(),
+            "key": key.data_ptr(),
+            "value": value.data_ptr(),
+            "block_table": self.block_table.data_ptr(),
+            "query_start": self.query_start.data_ptr(),
+            "seq_lens": self.seq_lens.data_ptr(),
+            "query_token_stride": query.stride(0),
+            "query_head_stride": query.stride(1),
+            "out_token_stride": out.stride(0),
+            "out_head_stride": out.stride(1),
+            "key_block_stride": key.stride(0),
+            "key_head_stride": key.stride(1),
+            "value_block_stride": value.stride(0),
+            "value_head_stride": value.stride(1),
+            "value_token_stride": value.stride(2),
+            "table_stride": self.block_table.stride(0),
+        }
+
 
 def _check(condition: bool, message: str) -> None:
     if not condition:

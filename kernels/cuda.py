@@ -74,14 +74,20 @@ class CudaKernel:
         self._check(driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, SHARED_BYTES[tile]))
 
     def launch(self, call: PagedPrefill, longest: int, stream: int) -> None:
-        """Launch a checked call whose longest sequence has `longest` query rows.
+        """Launch a checked call whose longest sequence has at most `longest` query rows.
 
         Raises ValueError for a view that the kernel can't read, before anything is launched.
         """
         check_views(call)
         if longest == 0 or call.num_sequences == 0:
             return
-        arguments = self._arguments(call)
+        arguments = _Arguments(
+            **call.layout(),
+            key_token_stride=call.key_cache.stride(2),
+            group=call.query.shape[1] // call.key_cache.shape[1],
+            page_size=call.page_size,
+            scale=call.scale,
+        )
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         grid = (-(-longest // TILE_ROWS), call.num_sequences, call.query.shape[1])
         shared = SHARED_BYTES[self.tile]
@@ -89,32 +95,6 @@ class CudaKernel:
             self._driver.cuLaunchKernel(
                 self._function, *grid, THREADS, 1, 1, shared, ctypes.c_void_p(stream), parameters, None
             )
-        )
-
-    def _arguments(self, call: PagedPrefill) -> _Arguments:
-        query, key, value, out = call.query, call.key_cache, call.value_cache, call.out
-        return _Arguments(
-            query=query.data_ptr(),
-            out=out.data_ptr(),
-            key=key.data_ptr(),
-            value=value.data_ptr(),
-            block_table=call.block_table.data_ptr(),
-            query_start=call.query_start.data_ptr(),
-            seq_lens=call.seq_lens.data_ptr(),
-            query_token_stride=query.stride(0),
-            query_head_stride=query.stride(1),
-            out_token_stride=out.stride(0),
-            out_head_stride=out.stride(1),
-            key_block_stride=key.stride(0),
-            key_head_stride=key.stride(1),
-            key_token_stride=key.stride(2),
-            value_block_stride=value.stride(0),
-            value_head_stride=value.stride(1),
-            value_token_stride=value.stride(2),
-            table_stride=call.block_table.stride(0),
-            group=query.shape[1] // key.shape[1],
-            page_size=call.page_size,
-            scale=call.scale,
         )
 
     def _check(self, status: int) -> None:

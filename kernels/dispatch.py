@@ -9,9 +9,6 @@ import torch
 
 from paceline.kernels.arguments import HEAD_SIZE, SLOT_TOKENS
 
-MIN_ROWS: Final = {"cpu": 1, "cuda": 32}
-"""Query rows that the longest sequence of a step must have: below, most of a CUDA tile would be empty."""
-
 
 class GateMode(StrEnum):
     """Which layers the gate takes.
@@ -82,22 +79,12 @@ RULES: Final = (
     Rule("Sinks", lambda layer: layer.sinks, "the kernel has no attention sinks"),
 )
 
-FEW_ROWS: Final = "FewRows"
-"""The reason for which a step, not a layer, is refused."""
-
 
 def refusals(layer: Layer) -> tuple[str, ...]:
     """Return every reason for which a layer does not qualify; empty when it does."""
     return tuple(rule.reason for rule in RULES if rule.refuses(layer))
 
 
-def refuses_rows(device: str, longest: int) -> bool:
-    """Tell whether a step is refused because its longest sequence has too few query rows."""
-    return longest < MIN_ROWS[device]
-
-
 def meaning(reason: str) -> str:
     """Return what a reason means, in words for a status message."""
-    if reason == FEW_ROWS:
-        return f"no sequence of the step has enough query rows (on CUDA {MIN_ROWS['cuda']})"
     return next(rule.meaning for rule in RULES if rule.reason == reason)

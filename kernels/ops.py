@@ -1,10 +1,12 @@
 """Paged prefill attention as a torch operator: `torch.ops.paceline.paged_prefill`, or `paged_prefill` below."""
 
 import os
+from typing import Any, Final
 
 import torch
 
 from paceline.kernels.arguments import PagedPrefill, check_lengths, check_pages, check_shapes
+from paceline.kernels.cuda import cuda_kernel
 from paceline.kernels.loader import DTYPES, cpu_kernels
 
 DEBUG_VARIABLE = "PACELINE_KERNEL_DEBUG"
@@ -40,25 +42,22 @@ def paged_prefill(
         scale: what scores are multiplied by, usually 256 ** -0.5.
 
     Raises:
-        TypeError: for dtypes, ValueError for shapes, lengths or views that the kernel can't take, `PageIndexError` (in
-            debug mode) for block ids outside the cache: before anything is launched.
+        TypeError: for dtypes, ValueError for shapes, lengths (on CUDA in debug mode only) or views that the kernel
+            can't take, `PageIndexError` (in debug mode) for block ids outside the cache: before anything is launched.
         KernelUnavailableError: where the kernel is not built or does not run here.
 
     """
     torch.ops.paceline.paged_prefill(query, key_cache, value_cache, block_table, query_start, seq_lens, out, scale)
 
 
-def _paged_prefill_cpu(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    query_start: torch.Tensor,
-    seq_lens: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-) -> None:
-    call = PagedPrefill(query, key_cache, value_cache, block_table, query_start, seq_lens, out, scale)
+_SCHEMA: Final = (
+    "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor query_start, Tensor seq_lens, "
+    "Tensor(a!) out, float scale) -> ()"
+)
+
+
+def _on_cpu(*arguments: Any) -> None:
+    call = PagedPrefill(*arguments)
     check_shapes(call, tuple(DTYPES))
     check_lengths(call)
     if debugging():
@@ -66,21 +65,24 @@ def _paged_prefill_cpu(
     cpu_kernels().run(call)
 
 
-def _paged_prefill_fake(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    query_start: torch.Tensor,
-    seq_lens: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-) -> None:
-    call = PagedPrefill(query, key_cache, value_cache, block_table, query_start, seq_lens, out, scale)
-    check_shapes(call, (*DTYPES, torch.float16))
+def _on_cuda(*arguments: Any) -> None:
+    """Compiled and emulated, never run on a GPU. Lengths are checked in debug mode only: reading them would wait."""
+    call = PagedPrefill(*arguments)
+    check_shapes(call, (torch.float16,))
+    if debugging():
+        check_lengths(call)
+        check_pages(call)
+    device = call.query.device
+    stream = torch.cuda.current_stream(device).cuda_stream
+    cuda_kernel(device.index).launch(call, call.query.shape[0], stream)
+
+
+def _on_fake_tensors(*arguments: Any) -> None:
+    check_shapes(PagedPrefill(*arguments), (*DTYPES, torch.float16))
 
 
 _operator = torch.library.custom_op(
-    "paceline::paged_prefill", _paged_prefill_cpu, mutates_args=("out",), device_types="cpu"
+    "paceline::paged_prefill", _on_cpu, mutates_args=("out",), device_types="cpu", schema=_SCHEMA
 )
-_operator.register_fake(_paged_prefill_fake)
+_operator.register_kernel("cuda", _on_cuda)
+_operator.register_fake(_on_fake_tensors)

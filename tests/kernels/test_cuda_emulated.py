@@ -54,6 +54,14 @@ def test_sources_own_case_on_its_pages(driver: Driver) -> None:
     assert all(torch.equal(a, b) for a, b in pairwise(outputs))
 
 
+def test_query_tiles_that_no_sequence_fills_change_nothing(driver: Driver) -> None:
+    exact, generous = make(SMALL), make(SMALL)
+    launch(driver(128), exact)
+    generous.out.fill_(float("nan"))
+    CudaKernel(driver(128), b"image", 128).launch(generous, len(generous.query), stream=0)
+    assert torch.equal(generous.out, exact.out)
+
+
 def test_sources_own_case_with_784_queries(driver: Driver) -> None:
     batch = replace(HALF, rows=(784,), heads=1, kv_heads=1)
     assert_close(launch(driver(128), make(batch)), paged_prefill_reference(make(batch), torch.float32))

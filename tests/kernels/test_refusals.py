@@ -92,3 +92,8 @@ def test_fake_tensors_are_checked_too() -> None:
     caches_of_24 = {name: meta[name][:, :, :24] for name in ("key_cache", "value_cache")}
     with pytest.raises(ValueError, match="page 24"):
         paged_prefill(**{**meta, **caches_of_24}, scale=call.scale)
+
+
+@pytest.mark.parametrize("device", ["CPU", "CUDA", "Meta"])
+def test_operator_has_a_kernel_for_every_device(device: str) -> None:
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("paceline::paged_prefill", device)
