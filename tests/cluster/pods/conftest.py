@@ -35,7 +35,7 @@ def cluster(node_folders: dict[str, Path], images: Images) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def paceline(cluster: Cluster, images: Images) -> Iterator[Cluster]:
     """The cluster with the chart installed, in the namespace `testbed.paceline.NAMESPACE`, its pods ready."""
-    install(cluster, chart_values(images) | {"api": {"enabled": False}})
+    install(cluster, chart_values(images))
     yield cluster
     helm(cluster, "uninstall", "paceline", "--wait")
 

@@ -3,24 +3,27 @@
 The tests share one engine, since it takes a minute and more to start, and go through its life in their order.
 """
 
+import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from oplab.served import NAME, SPACE, Served, p99
+from oplab.served import NAME, SPACE, START_SECONDS, Served, p99
+from oplab.streams import Stream
 
 from paceline.operator.workloads import UPDATE_ANNOTATION
 from testbed import Cluster, wait_until
+from testbed.commands import ROOT
 from testbed.images import next_version
-from testbed.paceline import NAMESPACE, Images, chart_values, install, packaged_chart
+from testbed.paceline import NAMESPACE, Images, chart_values, helm, install, packaged_chart
 
 CHANGES = 50
 LONGEST_CHANGE_SECONDS = 1.0
 """Of issue 4: a change of pacing runs on the engine in less, for 99 of 100 changes."""
 NEXT_VERSION = "0.2.0"
+DRAIN_SECONDS = 10
 pytestmark = pytest.mark.timeout(1_200)
 
 
@@ -52,6 +55,26 @@ def test_the_example_becomes_ready_and_completes_through_its_service(served: Ser
     assert served.complete() == "length"
 
 
+def test_the_charts_own_test_passes(paceline: Cluster) -> None:
+    assert "Phase:          Succeeded" in helm(paceline, "test", "paceline").stdout
+
+
+def test_the_pods_run_the_code_of_this_checkout(served: Served) -> None:
+    script = (
+        "import hashlib, json, pathlib, paceline; root = pathlib.Path(paceline.__file__).parents[1]; "
+        "files = sorted(root.glob('paceline/**/*.py')); "
+        "print(json.dumps({str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}))"
+    )
+    for pod, namespace in (("deployment/paceline-operator", NAMESPACE), (f"deployment/{NAME}", SPACE)):
+        seen = json.loads(
+            served.cluster.api.kubectl("exec", pod, "-n", namespace, "--", "python3", "-P", "-c", script).stdout
+        )
+        assert len(seen) > 100
+        sources = {name: ROOT / "src" / name for name in seen}
+        here = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sources.items() if path.exists()}
+        assert seen == here
+
+
 def test_the_engine_runs_confined(served: Served) -> None:
     script = (
         "import os, json, pathlib; "
@@ -73,6 +96,46 @@ def test_fifty_patches_reach_the_engine_in_under_a_second_and_restart_nothing(se
     wait_until(lambda: served.condition("ConfigApplied")["status"] == "True", "the last change is in the status")
     assert served.identity() == identity
     assert served.complete() == "length"
+
+
+@pytest.fixture
+def tokens(served: Served) -> Iterator[dict[str, str]]:
+    """Tokens of two service accounts: the one of `pacer` may read and patch profiles, that of `stranger` nothing."""
+    api, role = served.cluster.api, ("pacer", "-n", SPACE)
+    for name in ("pacer", "stranger"):
+        api.kubectl("create", "serviceaccount", name, "-n", NAMESPACE)
+    api.kubectl("create", "role", *role, "--verb=get,patch", "--resource=inferenceprofiles.paceline.dev")
+    api.kubectl("create", "rolebinding", *role, "--role=pacer", f"--serviceaccount={NAMESPACE}:pacer")
+    yield {name: api.token_for(NAMESPACE, name) for name in ("pacer", "stranger")}
+    api.kubectl("delete", "role,rolebinding", *role)
+
+
+def test_pacing_is_put_through_the_control_apis_service_by_whom_kubernetes_allows(
+    served: Served, tokens: dict[str, str]
+) -> None:
+    address = served.cluster.api.get("service", "paceline-api", "-n", NAMESPACE)["spec"]["clusterIP"]
+    identity, running = served.identity(), served.settings()
+
+    def put(token: str, interval: int) -> httpx.Response:
+        return httpx.put(
+            f"http://{address}/v1/profiles/{SPACE}/{NAME}/pacing?wait=20s",
+            json={"mode": "Fixed", "interval": interval},
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+            timeout=60,
+        )
+
+    refused = put(tokens["stranger"], 20)
+    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/problem+json")
+    assert f"system:serviceaccount:{NAMESPACE}:stranger" in refused.json()["detail"]
+    assert put("no token of this cluster", 20).status_code == 401
+    assert served.settings() == running
+    allowed = put(tokens["pacer"], 21)
+    assert allowed.status_code == 200, allowed.text
+    settings = served.settings()
+    assert (settings["pacing"], settings["revision"]) == ({"mode": "Fixed", "interval": 21}, running["revision"] + 1)
+    assert served.profile()["spec"]["pacing"]["interval"] == 21
+    assert served.identity() == identity
 
 
 def test_a_killed_engine_comes_back_with_the_current_pacing(served: Served) -> None:
@@ -99,7 +162,7 @@ def test_an_upgrade_of_the_operator_restarts_no_engine(served: Served, images: I
     # Of the engine as well there is a newer image, which new profiles get.
     engine = images.engine.reference.rpartition(":")[0]
     served.cluster.node.ctr("images", "tag", images.engine.reference, f"{engine}:{NEXT_VERSION}")
-    values = chart_values(images) | {"api": {"enabled": False}}
+    values = chart_values(images)
     values["image"] = dict(zip(("repository", "tag"), newer.reference.rsplit(":", 1), strict=True))
     values["engine"]["images"]["cpu"]["tag"] = NEXT_VERSION
     install(served.cluster, values, chart=packaged_chart(NEXT_VERSION, tmp_path))
@@ -114,40 +177,30 @@ def test_an_upgrade_of_the_operator_restarts_no_engine(served: Served, images: I
 
 
 def test_a_cold_change_drains_a_running_stream_and_starts_a_new_engine(served: Served) -> None:
-    body = {"model": "tiny", "prompt": "hello", "max_tokens": 2_000, "ignore_eos": True, "stream": True}
-    lines: list[str] = []
-    began = threading.Event()
-
-    def read() -> None:
-        with httpx.stream("POST", f"{served.url()}/v1/completions", json=body, trust_env=False, timeout=300) as answer:
-            for line in answer.iter_lines():
-                lines.append(line)
-                began.set()
-
     uid, _ = served.identity()
-    reader = threading.Thread(target=read)
-    reader.start()
-    assert began.wait(120)
-    served.patch({"engine": {"maxNumSeqs": 8}})
+    # Some ten seconds and more: the pod leaves the Service at once, and its engine is asked to end after five.
+    stream = Stream(served.url(), tokens=2_000)
+    stream.wait_begun()
+    served.patch({"engine": {"maxNumSeqs": 8}, "rollout": {"drainSeconds": DRAIN_SECONDS}})
     wait_until(lambda: served.status()["lastChange"]["kind"] == "Cold", "planned as cold")
     assert "running streams are drained" in served.status()["lastChange"]["message"]
-    reader.join(300)
-    assert not reader.is_alive()
-    told = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    assert told[-1] == "[DONE]"
-    assert json.loads(told[-2])["choices"][0]["finish_reason"] == "length"
+    assert stream.end() == "whole"
     wait_until(
         lambda: served.condition("Ready").get("status") == "True" and served.identity()[0] != uid,
         "a new engine",
-        seconds=600,
+        seconds=START_SECONDS,
         details=served.cluster.describe,
     )
     assert served.settings()["pacing"]["interval"] == 6
     assert served.complete() == "length"
 
 
-def test_deletion_leaves_nothing_behind(served: Served, before: frozenset[str]) -> None:
+def test_deletion_leaves_nothing_behind_and_ends_no_stream_silently(served: Served, before: frozenset[str]) -> None:
+    # Minutes: much longer than the engine is given to finish it.
+    stream = Stream(served.url(), tokens=100_000)
+    stream.wait_begun()
     served.cluster.api.kubectl("delete", "ifp", NAME, "-n", SPACE)
+    assert stream.end() in ("error event", "broken off")
     wait_until(
         lambda: everything(served.cluster) == before,
         "the namespace is as it was",
