@@ -13,8 +13,6 @@ from paceline.bench.records import BlockRecord, EngineFingerprint, Metric, Prefi
 from paceline.bench.simulator.hardware import Hardware, HardwareError, SimulatedWorkload, StepTime
 from paceline.engine_ext.settings import PacingMode
 
-DRAFTING_TOKENS: Final = 1.2
-"""From how many tokens a step on a resident is taken to decode with drafts; below, the client's clock explains it."""
 APART: Final = 1.5
 """How far the shortest and the longest prompt must lie apart to tell the attention's share from the rest."""
 DEFAULT_SEQUENCES: Final = 256
@@ -22,11 +20,12 @@ DEFAULT_SEQUENCES: Final = 256
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored experiment, as far as it calibrates."""
+    """A stored experiment, as far as it calibrates; `draft_tokens` is how many the engine drafts, 0 for none."""
 
     plan: ExperimentPlan
     engine: EngineFingerprint | None
     blocks: Sequence[BlockRecord]
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,10 @@ def calibrate(name: str, experiments: Sequence[Stored]) -> Hardware:
     others = [s.steps.mean_other_step_seconds for s in samples if s.steps.mean_other_step_seconds is not None]
     rate = median(sample.rate for sample in samples)
     told = median(others) if others else 1 / rate
-    per_step = rate * told if rate * told >= DRAFTING_TOKENS else 1.0
-    drafts = math.ceil(per_step - 1)
-    decode = per_step / rate
+    drafts = max(stored.draft_tokens for stored in experiments)
+    per_step = min(1.0 + drafts, max(1.0, rate * told))
+    # The client sees the time between two steps, too; the engine tells of steps beside a prefill, which may be slower.
+    decode = max(told, per_step / rate)
     token, pair = _fit_chunks(samples, decode, overhead=decode - told)
     work = SimulatedWorkload(
         residents=experiments[0].plan.workload.residents,

@@ -123,10 +123,15 @@ def _hardware(name: str | None, details: list[ExperimentDetail]) -> Hardware:
     try:
         if name is not None:
             return load_hardware(name)
-        stored = [Stored(detail.plan, detail.engine, detail.blocks) for detail in details]
+        stored = [Stored(detail.plan, detail.engine, detail.blocks, _draft_tokens(detail)) for detail in details]
         return calibrate("-".join(["calibrated", *(detail.id[:12] for detail in details)]), stored)
     except HardwareError as error:
         raise CliError(str(error), code=ExitCode.INVALID) from None
+
+
+def _draft_tokens(detail: ExperimentDetail) -> int:
+    speculative = detail.profile_snapshot.spec.engine.speculative
+    return speculative.draft_tokens if speculative else 0
 
 
 def _arms(interval: str | None, slo: str | None, *, stock: bool, details: list[ExperimentDetail]) -> list[SimulatedArm]:

@@ -46,11 +46,18 @@ def test_one_length_puts_everything_into_the_token_and_says_so() -> None:
     assert "one prompt length" in found.source
 
 
-def test_rate_above_the_steps_means_drafts() -> None:
-    found = calibrate("mine", [Stored(plan(), ENGINE, [measured(4_000, rate=150.0)])])
+def test_drafts_explain_a_rate_above_that_of_the_steps() -> None:
+    found = calibrate("mine", [Stored(plan(), ENGINE, [measured(4_000, rate=150.0)], draft_tokens=4)])
     assert found.tokens_per_step == pytest.approx(3.0)
-    assert found.draft_tokens == 2
+    assert found.draft_tokens == 4
     assert found.step_time.base_milliseconds == pytest.approx(20)
+
+
+def test_without_drafts_a_step_yields_one_token_and_steps_beside_the_prefill_count() -> None:
+    found = calibrate("mine", [Stored(plan(), ENGINE, [measured(4_000, rate=60.0)])])
+    assert (found.tokens_per_step, found.draft_tokens) == (1.0, 0)
+    assert found.step_time.base_milliseconds == pytest.approx(20)
+    assert found.step_time.per_prefill_token_microseconds == pytest.approx(210)
 
 
 def test_time_between_steps_counts_for_every_step() -> None:
