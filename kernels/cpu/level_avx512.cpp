@@ -4,6 +4,6 @@
 
 namespace paceline {
 
-const Level kAvx512Level = {"avx512", 192, workspace_bytes, {run_task<float>, run_task<uint16_t>}};
+const Level kAvx512Level = {"avx512", 384, workspace_bytes, {run_task<float>, run_task<uint16_t>}};
 
 }  // namespace paceline

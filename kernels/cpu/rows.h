@@ -52,6 +52,7 @@ struct PagedTile {
     return static_cast<const T*>(call.value) + block(token) * call.value_block_stride +
            kv_head * call.value_head_stride + (token % call.page_size) * call.value_token_stride;
   }
+  int slots_left(int token) const { return (call.page_size - token % call.page_size) / kSlotTokens; }
   int64_t block(int token) const { return table[token / call.page_size]; }
 };
 

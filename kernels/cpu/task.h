@@ -79,23 +79,25 @@ static void multiply_rows(int rows, const float* a, int a_stride, const float* b
       multiply<kRowUnit, kAccumulate>(a + r * a_stride, a_stride, b, c + r * c_stride, c_stride, depth);
 }
 
-// Keys of `slots` slots as panels [256][kPanel]; a panel's slots past the last are zero.
+// Keys of `slots` slots as panels [256][kPanel]; a panel's slots past the last are zero. Slots of one page are read
+// together: an element's tokens are contiguous there, and the next element's are a page further.
 template <class T>
 static void pack_keys(const PagedTile<T>& tile, int first_token, int slots, float* packed) {
   constexpr int kSlotsPerPanel = kPanel / kSlotTokens;
-  const int padded = round_up(slots, kSlotsPerPanel);
-  for (int s = 0; s < padded; ++s) {
-    float* to = packed + (s / kSlotsPerPanel) * (kHeadSize * kPanel) + (s % kSlotsPerPanel) * kSlotTokens;
-    if (s >= slots) {
-      for (int d = 0; d < kHeadSize; ++d)
-        for (int i = 0; i < kSlotTokens; i += kLanes) store(to + d * kPanel + i, broadcast(0.0f));
-      continue;
-    }
+  const auto at = [packed](int slot) {
+    return packed + (slot / kSlotsPerPanel) * (kHeadSize * kPanel) + (slot % kSlotsPerPanel) * kSlotTokens;
+  };
+  for (int s = 0, run; s < slots; s += run) {
     const T* from = tile.key(first_token + s * kSlotTokens);
-    for (int d = 0; d < kHeadSize; ++d)
-      for (int i = 0; i < kSlotTokens; i += kLanes)
-        store(to + d * kPanel + i, load_elements(from + d * tile.call.key_element_stride + i));
+    run = smaller(slots - s, tile.slots_left(first_token + s * kSlotTokens));
+    for (int d = 0; d < kHeadSize; ++d, from += tile.call.key_element_stride)
+      for (int j = 0; j < run; ++j)
+        for (int i = 0; i < kSlotTokens; i += kLanes)
+          store(at(s + j) + d * kPanel + i, load_elements(from + j * kSlotTokens + i));
   }
+  for (int s = slots; s % kSlotsPerPanel; ++s)
+    for (int d = 0; d < kHeadSize; ++d)
+      for (int i = 0; i < kSlotTokens; i += kLanes) store(at(s) + d * kPanel + i, broadcast(0.0f));
 }
 
 // Values of `tokens` tokens as panels [128][kPanel].
