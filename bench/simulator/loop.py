@@ -12,7 +12,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from paceline.bench.simulator.hardware import Hardware
 from paceline.engine_ext.offline import Shape, build_scheduler
@@ -90,15 +90,9 @@ class Simulation:
         self._in_flight: deque[_InFlight] = deque()
         self._live: dict[str, Request] = {}
         self._ended_at = 0.0
-        self._revision = 0
         if pacing is not None:
             self._scheduler.clock = lambda: self.now
-            self.apply(pacing)
-
-    def apply(self, pacing: PacingSettings) -> None:
-        """Put other settings live, as the admin port does: between two steps."""
-        self._revision += 1
-        self._scheduler.apply_settings(LiveSettings(revision=self._revision, pacing=pacing))
+            self._scheduler.apply_settings(LiveSettings(revision=1, pacing=pacing))
 
     def add(self, name: str, prompt_tokens: int, max_tokens: int, arrived: float | None = None) -> SimulatedRequest:
         """Hand a request to the scheduler now; it arrived at `arrived`, which may lie before."""
@@ -110,12 +104,6 @@ class Simulation:
         self._live[name] = request
         self._scheduler.add_request(request)
         return course
-
-    def abort(self, name: str) -> None:
-        """End a request, as a client does that goes away."""
-        self._scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-        self.requests[name].finished = True
-        self._live.pop(name, None)
 
     def idle_until(self, seconds: float) -> None:
         """Let time pass on an engine that has nothing to do."""
