@@ -118,8 +118,18 @@ async def serve(out: BinaryIO) -> None:
         listening.cancel()
 
 
+def take_priority() -> None:
+    """Have this process woken before all that computes, where the user may: a late reading is measured as lag."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+    except PermissionError:
+        note = "measuring at ordinary priority: real-time scheduling wants CAP_SYS_NICE or a limit (ulimit -r)"
+        print(note, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """Keep standard output to the messages, and run."""
+    take_priority()
     # Ctrl-C reaches the whole process group; the caller decides when the run ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A collection would hold up the reading of the streams, and a process of one run has no cycles worth collecting.
