@@ -18,7 +18,7 @@ from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel
-from paceline.engine_ext.pacing.turns import Turn, end_turn, take_turn
+from paceline.engine_ext.pacing.turns import Turn, end_turn, next_in_turn, take_turn
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
 from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
 
@@ -150,7 +150,7 @@ class PacingMixin(Scheduler):
                 decoders=decoders,
                 backlog=[prefills.backlog(request, now) for request in turn],
                 chunk_tokens=prefills.chunk_tokens(turn, self.max_num_scheduled_tokens - len(decoders)),
-                context_tokens=turn[0].num_computed_tokens if turn else 0,
+                context_tokens=next_in_turn(self, turn).num_computed_tokens if turn else 0,
                 in_flight=self.step_log.loads_in_flight(),
                 busy_since=self.step_log.busy_since(now),
             )

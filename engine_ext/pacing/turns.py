@@ -56,16 +56,7 @@ def take_turn(scheduler: Any, partial: Sequence[Any], admittable: int) -> Turn |
     requests = [*partial, *waiting]
     if len(requests) < 2:
         return None
-    ranked = scheduler.policy is SchedulingPolicy.PRIORITY
-    contenders = [
-        Contender(
-            rank=request.priority if ranked else 0,
-            since=request.paceline_waits_since,
-            tokens=_left(request),
-            turns=request.paceline_turns,
-        )
-        for request in requests
-    ]
+    contenders = _contenders(scheduler, requests)
     budget = max(0, scheduler.max_num_scheduled_tokens - _spoken_for(scheduler.running, partial))
     cap = scheduler.scheduler_config.long_prefill_token_threshold or budget
     if sum(min(contender.tokens, cap) for contender in contenders) <= budget:
@@ -77,12 +68,30 @@ def take_turn(scheduler: Any, partial: Sequence[Any], admittable: int) -> Turn |
     )
 
 
+def next_in_turn(scheduler: Any, requests: Sequence[Any]) -> Any:
+    """Return whose turn it is among prefills, of which there is at least one."""
+    return requests[order(_contenders(scheduler, requests))[0]]
+
+
 def end_turn(turn: Turn | None, scheduled: Iterable[Any], now: float) -> None:
     """Let those that had their turn wait from now on: the one in turn, or all where nobody was held."""
     for request in scheduled:
         if turn is None or request.request_id == turn.in_turn:
             request.paceline_waits_since = now
             request.paceline_turns += 1
+
+
+def _contenders(scheduler: Any, requests: Iterable[Any]) -> list[Contender]:
+    ranked = scheduler.policy is SchedulingPolicy.PRIORITY
+    return [
+        Contender(
+            rank=request.priority if ranked else 0,
+            since=request.paceline_waits_since,
+            tokens=_left(request),
+            turns=request.paceline_turns,
+        )
+        for request in requests
+    ]
 
 
 def _ready(queue: Iterable[Any], admittable: int, partial: Sequence[Any], free_tokens: int) -> list[Any]:
