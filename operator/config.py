@@ -81,7 +81,8 @@ class WatchConfig(ConfigModel):
     """Time-outs of the watches, in seconds, and the namespaces watched (none named: all).
 
     The server ends a watch after `server_seconds`; before that it sends a bookmark. A watch without any data for
-    `silence_seconds` is taken for dead and opened anew; liveness fails after twice that time.
+    `silence_seconds` is doubted: all is listed, and the watch opened anew. Liveness fails where it missed changes for
+    twice that time.
     """
 
     namespaces: list[str] = []

@@ -60,6 +60,8 @@ class Reflector:
         self._clock = clock
         self._sign_of_life = clock()
         self._version = ""
+        self._seen: dict[str, str] = {}
+        self._doubted = False
         self._log = structlog.get_logger().bind(watch=resource.plural, watched_namespace=namespace or "all")
 
     @property
@@ -69,10 +71,11 @@ class Reflector:
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since the last data, or since the last attempt that failed with an error.
+        """Seconds since the last proof that this watch misses nothing, or since an attempt that failed with an error.
 
-        A refused connection is the API server's absence and heals by itself. Silence is not: a stream that delivers
-        nothing looks like a cluster where nothing happens.
+        A refused connection is the API server's absence and heals by itself. Silence is no proof: a stream that
+        delivers nothing looks like a cluster where nothing happens, and of a kind that never changes there are not
+        even bookmarks. So after silence everything is listed; it proves the watch if it tells nothing new.
         """
         return self._clock() - self._sign_of_life
 
@@ -97,7 +100,8 @@ class Reflector:
                 self._log.info("watch_renewed", error=str(error))
                 self._heard()
             except SilentError as error:
-                self._log.warning("watch_silent", error=str(error))
+                self._log.debug("watch_silent", error=str(error))
+                self._version, self._doubted = "", True
             except KubeError as error:
                 failures += 1
                 self._log.info("watch_renewed", error=str(error))
@@ -105,18 +109,24 @@ class Reflector:
             await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures) * random.uniform(0.5, 1))
 
     async def _list(self) -> None:
-        uids: set[str] = set()
+        listed: dict[str, str] = {}
         query = {**self._query, "limit": str(self._config.page_size)}
         while True:
             page = await self._client.page(self.resource, self.namespace, query)
-            self._heard()
+            if not self._doubted:
+                self._heard()
             for manifest in page["items"]:
-                uids.add(manifest["metadata"]["uid"])
+                listed[manifest["metadata"]["uid"]] = manifest["metadata"]["resourceVersion"]
                 self._store.put(self.resource, manifest)
             if not (token := page["metadata"].get("continue")):
                 break
             query["continue"] = token
-        self._store.keep_only(self.resource, self.namespace, uids)
+        self._store.keep_only(self.resource, self.namespace, set(listed))
+        if self._doubted and listed == self._seen:
+            self._heard()
+        elif self._doubted:
+            self._log.warning("watch_missed_changes", silent_seconds=round(self.silent_seconds))
+        self._seen, self._doubted = listed, False
         self._version = page["metadata"]["resourceVersion"]
         self.synced.set()
 
@@ -138,11 +148,14 @@ class Reflector:
                     manifest.get("message", ""),
                     f"watch of {self.resource.plural}",
                 )
+            metadata = manifest["metadata"]
             if event["type"] == "DELETED":
+                self._seen.pop(metadata["uid"], None)
                 self._store.remove(self.resource, manifest)
             elif event["type"] != "BOOKMARK":
+                self._seen[metadata["uid"]] = metadata["resourceVersion"]
                 self._store.put(self.resource, manifest)
-            self._version = manifest["metadata"]["resourceVersion"]
+            self._version = metadata["resourceVersion"]
 
     def _heard(self) -> None:
         self._sign_of_life = self._clock()

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from oplab import Lab
 from oplab.proxy import ApiProxy, passes, refusal
 
 from paceline.operator.kube.connection import in_cluster_configuration
-from paceline.operator.kube.resources import DEPLOYMENTS
+from paceline.operator.kube.resources import DEPLOYMENTS, PODS
 
 QUICK_WATCH = {"serverSeconds": 30, "silenceSeconds": 2}
 
@@ -60,21 +61,39 @@ def test_a_watch_that_is_open_and_silent_is_renewed_in_time(lab: Lab, tmp_path: 
             assert operator.in_loop(operator.controller.dead_watches) == []
 
 
-def test_liveness_fails_when_a_watch_stays_silent(lab: Lab, tmp_path: Path) -> None:
+def test_a_kind_of_which_nothing_is_heard_since_nothing_happens_keeps_the_operator_alive(lab: Lab) -> None:
+    # Bookmarks come once a minute, and of a kind that never changed none: the operator has to find out by itself.
+    path = PODS.path(lab.space)
+    with lab.operator(watch=QUICK_WATCH) as operator:
+        controller, client = operator.controller, operator.client
+        assert controller is not None
+        assert client is not None
+        for lists in range(2, 6):
+            lab.wait(lambda lists=lists: client.calls.count(("GET", path)) >= lists, f"pods are listed {lists} times")
+            assert operator.in_loop(controller.dead_watches) == []
+
+
+def test_liveness_fails_when_a_watch_misses_changes_again_and_again(lab: Lab, tmp_path: Path) -> None:
     with ApiProxy.serving(lab.server) as proxy:
         proxy.fault = lambda request: "hold" if is_watch(request) and "/pods" in request.path else None
         with lab.operator(access=proxy.kubeconfig(tmp_path / "kubeconfig"), watch=QUICK_WATCH) as operator:
             controller = operator.controller
             assert controller is not None
-            dead = f"pods in {lab.space}"
-            lab.wait(lambda: dead in operator.in_loop(controller.dead_watches), "dead", seconds=60)
-            proxy.fault = passes
             lab.profile()
             lab.wait_deployment()
-            # Bookmarks come once a minute only; a change of a pod is a sign of life too.
             (pod,) = lab.pods()
+            changes = count()
+
+            def dead() -> bool:
+                change = {"metadata": {"annotations": {"change": str(next(changes))}}}
+                lab.api.merge(PODS, lab.space, pod.name, change)
+                return f"pods in {lab.space}" in operator.in_loop(controller.dead_watches)
+
+            lab.wait(dead, "dead", seconds=60)
+            proxy.fault = passes
             pod.running(ready=True)
             lab.wait_condition("Ready", "True")
+            lab.wait(lambda: operator.in_loop(controller.dead_watches) == [], "alive again")
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as status"])
