@@ -1,0 +1,7 @@
+"""What the tests of the control API in a cluster share: the program under its chart's rights, callers, statuses."""
+
+from apilab.callers import token_of
+from apilab.program import ControlApi
+from apilab.statuses import write_status
+
+__all__ = ["ControlApi", "token_of", "write_status"]
