@@ -72,9 +72,9 @@ def _on_cuda(*arguments: Any) -> None:
     if debugging():
         check_lengths(call)
         check_pages(call)
-    device = call.query.device
-    stream = torch.cuda.current_stream(device).cuda_stream
-    cuda_kernel(device.index).launch(call, call.query.shape[0], stream)
+    with torch.cuda.device(call.query.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        cuda_kernel(torch.cuda.current_device()).launch(call, call.query.shape[0], stream)
 
 
 def _on_fake_tensors(*arguments: Any) -> None:
