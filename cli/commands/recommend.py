@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from paceline.bench.plan import ExperimentPlan
 from paceline.bench.recommend import Point, Recommendation, UnusableError, strictest
 from paceline.bench.recommend import recommend as recommend_from
 from paceline.bench.report import NOTHING, Table, text_table
@@ -57,7 +58,7 @@ def recommend(
         )
     else:
         for detail, each in zip(details, found, strict=True):
-            typer.echo(text_table(frontier_table(detail, each, promise)) + "\n")
+            typer.echo(text_table(frontier_table(detail.id, detail.plan, each, promise)) + "\n")
         typer.echo(_conclusion(interval, promise))
     if interval is None:
         raise typer.Exit(ExitCode.FAILED)
@@ -75,7 +76,7 @@ def _of(detail: ExperimentDetail, seconds_per_token: float) -> Recommendation:
         ) from None
 
 
-def frontier_table(detail: ExperimentDetail, found: Recommendation, promise: int) -> Table:
+def frontier_table(identifier: str, plan: ExperimentPlan, found: Recommendation, promise: int) -> Table:
     """Return the frontier of one experiment: predicted and measured, and the prediction's error."""
     answer = found.recommended
     interval = f"N = {found.interval}" if found.interval else "no interval"
@@ -92,7 +93,7 @@ def frontier_table(detail: ExperimentDetail, found: Recommendation, promise: int
             f"margin: the formula was {found.margin:.1%} too hopeful at worst; without it N = {found.plain_interval}"
         )
     return Table(
-        title=f"experiment {detail.id}: {detail.plan.name}, {detail.plan.workload.describe()}",
+        title=f"experiment {identifier}: {plan.name}, {plan.workload.describe()}",
         headings=(
             "arm",
             "predicted\ntok/s",
