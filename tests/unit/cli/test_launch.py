@@ -14,7 +14,7 @@ PROFILE = InferenceProfile.model_validate(
         "spec": {"model": {"source": "file:///m", "servedName": "small"}, "engine": {"accelerator": "CPU"}},
     }
 )
-PLACEMENT = Placement("/engine/python", "/home/profile.yaml", 60, 20)
+PLACEMENT = Placement("/engine/python", "/profiles/tiny.yaml", 60, 20)
 
 
 def test_both_processes_find_each_other_through_the_state_folder() -> None:
