@@ -58,7 +58,7 @@ def recommend(
         )
     else:
         for detail, each in zip(details, found, strict=True):
-            typer.echo(text_table(frontier_table(detail.id, detail.plan, each, promise)) + "\n")
+            typer.echo(text_table(frontier_table(detail.id, _sized(detail), each, promise)) + "\n")
         typer.echo(_conclusion(interval, promise))
     if interval is None:
         raise typer.Exit(ExitCode.FAILED)
@@ -74,6 +74,14 @@ def _of(detail: ExperimentDetail, seconds_per_token: float) -> Recommendation:
             f"experiment {detail.id} can't be used: {error}",
             advice="Run one with `paceline experiment run --arm off --arm 4`.",
         ) from None
+
+
+def _sized(detail: ExperimentDetail) -> ExperimentPlan:
+    """Return the plan with the prompt's length that was run, where the plan gave a time."""
+    if detail.result is None:
+        return detail.plan
+    workload = detail.plan.workload.sized(detail.result.arms[0].injected_prompt_tokens)
+    return detail.plan.model_copy(update={"workload": workload})
 
 
 def frontier_table(identifier: str, plan: ExperimentPlan, found: Recommendation, promise: int) -> Table:
