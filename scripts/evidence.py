@@ -12,7 +12,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".evidence"
-SCRIPTS = ("scheduler_overhead", "live_change", "coalescing_ttft", "operator_scale")
+SCRIPTS = (
+    "scheduler_overhead",
+    "live_change",
+    "pacing_frontier",
+    "simulate_seeds",
+    "slo_attainment",
+    "coalescing_ttft",
+    "operator_scale",
+)
 
 
 def run(name: str, *, quick: bool) -> dict[str, Any] | None:
