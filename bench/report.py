@@ -1,7 +1,7 @@
 """An experiment as tables of plain text: rows for whoever draws them, and a drawing of our own."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -79,6 +79,7 @@ def comparison_table(result: ExperimentResult) -> Table:
         title="Against the baseline",
         headings=("arm", "metric", "ratio", "verdict"),
         rows=tuple(_comparison(comparison) for comparison in result.comparisons if comparison.metric in COLUMNS),
+        notes=tuple(_in_words(result)),
     )
 
 
@@ -151,6 +152,25 @@ def _comparison(comparison: Comparison) -> tuple[str, ...]:
     verdict = VERDICT_WORDS[comparison.verdict]
     metric = COLUMNS[comparison.metric][0].removesuffix(" (s)").replace("\n", " ")
     return comparison.arm, metric, shown, verdict
+
+
+def _in_words(result: ExperimentResult) -> Iterator[str]:
+    """Yield a sentence on each arm that may be compared with the baseline, which is the first."""
+    medians = [
+        (arm, {metric: estimate.value for metric, estimate in arm.metrics.items()})
+        for arm in result.arms
+        if arm.valid and Metric.RESIDENT_RATE_DURING in arm.metrics and Metric.TIME_TO_FIRST_TOKEN in arm.metrics
+    ]
+    if not medians or medians[0][0] is not result.arms[0]:
+        return
+    (baseline, before), *others = medians
+    for arm, after in others:
+        during, first = Metric.RESIDENT_RATE_DURING, Metric.TIME_TO_FIRST_TOKEN
+        yield (
+            f"in words: a resident gets {after[during]:.1f} tok/s with {arm.arm} while the prompt loads, against "
+            f"{before[during]:.1f} with {baseline.arm}; the newcomer's first token comes after {after[first]:.1f} s, "
+            f"against {before[first]:.1f} s"
+        )
 
 
 def _blocks_note(plan: ExperimentPlan) -> str:

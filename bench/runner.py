@@ -77,7 +77,7 @@ async def run_experiment(
     for place in places:
         await _run_block(run, place)
     result = conclude(run.plan, fingerprint, run.clock.origin, run.blocks, run.requests)
-    await _tell(run, places[-1], ProgressKind.RUN_FINISHED, "all blocks were run")
+    await _tell(run, places[-1], ProgressKind.RUN_FINISHED, "all blocks were run", done=run.total)
     return result
 
 
@@ -173,12 +173,12 @@ async def _hand_over(run: _Run, block: BlockRecord, requests: list[RequestRecord
     run.blocks.append(block)
 
 
-async def _tell(run: _Run, place: ScheduledBlock, kind: ProgressKind, message: str) -> None:
+async def _tell(run: _Run, place: ScheduledBlock, kind: ProgressKind, message: str, *, done: int | None = None) -> None:
     await run.sink.event(
         ProgressEvent(
             kind=kind,
             seconds=run.clock.seconds(),
-            position=place.position,
+            position=place.position if done is None else done,
             total=run.total,
             message=message,
             arm=place.arm.name,

@@ -109,6 +109,8 @@ class _Bar:
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
             console=console,
+            # Drawing takes processor time from the engine that is measured.
+            refresh_per_second=1,
         )
         self._task = self._progress.add_task("", total=None)
 

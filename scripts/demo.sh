@@ -15,17 +15,19 @@ export PACELINE_STATE_DIR=$DEMO/state
 unset PACELINE_API_URL PACELINE_API_TOKEN_FILE PACELINE_ENGINE_PYTHON
 paceline=.venv/bin/paceline
 up_pid=
+kept=
+judged=
 
 finish() {
   local status=$?
   trap - EXIT INT TERM
   if [ -n "$up_pid" ] && kill -0 "$up_pid" 2>/dev/null; then
-    if [ "$status" = 0 ] && [ -n "$KEEP" ]; then exit 0; fi
+    if [ -n "$kept" ]; then exit "$status"; fi
     say "stopping the engine and the control API"
     kill "$up_pid"
     wait "$up_pid" || true
   fi
-  if [ "$status" != 0 ] && [ "$status" != 130 ]; then
+  if [ "$status" != 0 ] && [ "$status" != 130 ] && [ -z "$judged" ]; then
     printf 'error: the demo ended with status %s after %s s. Logs:\n' "$status" "$SECONDS" >&2
     ls "$DEMO"/up.log "$PACELINE_STATE_DIR"/default/cpu-tiny/*.log >&2 2>/dev/null || true
   fi
@@ -40,6 +42,7 @@ bash scripts/control_plane_env.sh
 bash scripts/engine_env.sh
 model=$(bash scripts/model.sh)
 if "$paceline" status cpu-tiny --output json 2>/dev/null | grep -q '"running"\|"starting"'; then
+  judged=1
   die "a demo is still running: stop it with PACELINE_STATE_DIR=$PACELINE_STATE_DIR $paceline down cpu-tiny"
 fi
 sed "s|file:///.*|file://$model|" examples/cpu-tiny.yaml > "$DEMO/cpu-tiny.yaml"
@@ -67,19 +70,25 @@ say "changing the pacing live, on the running engine"
 "$paceline" pace cpu-tiny --mode Disabled
 
 say "the result, from the stored experiment $id (paceline report)"
-"$paceline" report "$id" --plot "$PLOT" | tee "$DEMO/report.txt"
+believed=0
+"$paceline" report "$id" --plot "$PLOT" | tee "$DEMO/report.txt" || believed=$?
 api=$("$paceline" status cpu-tiny --output json | sed -n 's/.*"apiUrl": "\(.*\)".*/\1/p')
 say "done in ${SECONDS} s; plot: ${PLOT#"$ROOT"/}"
 if [ -n "$KEEP" ]; then
   disown "$up_pid"
+  kept=1
   cat <<TEXT
-Dashboard: $api/     token: $PACELINE_STATE_DIR/default/cpu-tiny/api-token
+Dashboard: $api/#token=$(cat "$PACELINE_STATE_DIR/default/cpu-tiny/api-token")
 Still running. Try:
-  export PACELINE_STATE_DIR=$PACELINE_STATE_DIR
-  $paceline pace cpu-tiny --interval 4
-  $paceline status
-  $paceline down cpu-tiny
+  export PACELINE_STATE_DIR=$PACELINE_STATE_DIR PATH=$ROOT/.venv/bin:\$PATH
+  paceline status
+  paceline pace cpu-tiny --interval 4
+  paceline experiment run cpu-tiny --arm off --arm 8
+  paceline recommend --slo 80ms
+  paceline down cpu-tiny
 TEXT
 else
   echo "The dashboard was at $api/ (make demo KEEP=1 leaves it running)."
 fi
+judged=1
+exit "$believed"

@@ -32,7 +32,11 @@ def pace(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The profile: NAME or NAMESPACE/NAME.")],
     interval: Annotated[
         int | None,
-        typer.Option(min=0, max=MAX_INTERVAL_STEPS, help="Steps between two that carry prefill; implies mode Fixed."),
+        typer.Option(
+            min=0,
+            max=MAX_INTERVAL_STEPS,
+            help="Steps between two that carry prefill (0 and 1: every step may); implies mode Fixed.",
+        ),
     ] = None,
     mode: Annotated[
         PacingMode | None,

@@ -40,7 +40,7 @@ def recommend(
     if not promise:
         raise typer.BadParameter("a promise of 0 ms can't be kept", param_hint="--slo")
     with experiments_api() as client:
-        details = [fetch(client, identifier)[0] for identifier in identifiers or ["latest"]]
+        details = [fetch(client, identifier, with_result=True)[0] for identifier in identifiers or ["latest"]]
     found = [_of(detail, promise / 1_000) for detail in details]
     interval = strictest(found)
     for detail in details:

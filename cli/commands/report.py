@@ -28,7 +28,7 @@ REQUESTS_A_PAGE = 100
 
 def report(
     identifier: Annotated[
-        str, typer.Argument(metavar="[ID]", help="The experiment; the latest one by default.")
+        str, typer.Argument(metavar="[ID]", help="The experiment; the latest one that succeeded by default.")
     ] = "latest",
     plot: Annotated[
         Path | None,
@@ -40,19 +40,23 @@ def report(
     if plot is not None:
         check_plot_path(plot)
     with experiments_api() as client:
-        detail, document = fetch(client, identifier)
+        detail, document = fetch(client, identifier, with_result=True)
         if as_json:
             print_json(document)
         show(client, detail, plot, quiet=as_json)
 
 
-def fetch(client: ApiClient, identifier: str) -> tuple[ExperimentDetail, dict[str, Any]]:
-    """Return an experiment, the latest for `latest`, and its JSON document. Raises CliError."""
+def fetch(client: ApiClient, identifier: str, *, with_result: bool = False) -> tuple[ExperimentDetail, dict[str, Any]]:
+    """Return an experiment and its JSON document: for `latest` the latest, or the latest that succeeded.
+
+    Raises CliError.
+    """
     if identifier == "latest":
-        items = client.get("/v1/experiments", limit=1)["items"]
+        wanted = {"status": ExperimentStatus.SUCCEEDED.value} if with_result else {}
+        items = client.get("/v1/experiments", limit=1, **wanted)["items"]
         if not items:
             raise CliError(
-                "no experiment is stored",
+                "no experiment is stored that ran to its end" if with_result else "no experiment is stored",
                 advice="Run one with `paceline experiment run`.",
                 code=ExitCode.NOT_FOUND,
             )
@@ -73,7 +77,8 @@ def show(client: ApiClient, detail: ExperimentDetail, plot: Path | None, *, quie
     if not detail.trustworthy:
         raise CliError(
             f"the numbers of experiment {detail.id} can't be believed: an audit failed, or an arm does not count",
-            advice="The tables above say which; correct that and run it again.",
+            advice="The tables above say which and why. Most often something else used the processor: end it, give the "
+            "engine and the client a core each, and run the experiment again.",
         )
 
 

@@ -110,7 +110,7 @@ def _experiments(identifiers: list[str]) -> list[ExperimentDetail]:
     if not identifiers:
         return []
     with experiments_api() as client:
-        return [fetch(client, identifier)[0] for identifier in identifiers]
+        return [fetch(client, identifier, with_result=True)[0] for identifier in identifiers]
 
 
 def _hardware(name: str | None, details: list[ExperimentDetail]) -> Hardware:

@@ -22,7 +22,7 @@ from paceline.operator.api.v1alpha1 import InferenceProfile
 
 EPILOG = """Examples:
 
-  paceline up examples/cpu-tiny.yaml
+  paceline up my-profile.yaml
 
   paceline up my-profile.yaml --engine-python ~/vllm/bin/python --port 8100
 

@@ -17,7 +17,7 @@ from paceline.bench.records import (
     RequestState,
     Role,
 )
-from paceline.bench.report import Table, arms_table, text_report, text_table
+from paceline.bench.report import Table, arms_table, comparison_table, text_report, text_table
 
 GOLDEN = Path(__file__).parent / "golden" / "report.txt"
 
@@ -47,6 +47,15 @@ def test_the_rows_say_median_and_interval() -> None:
     table = arms_table(plan(control_arm=True), result(BLOCKS))
     assert table.rows[0][:4] == ("off", "50.0 [50.0, 50.0]", "2.2 [2.0, 2.5]", "0.50 [0.50, 0.50]")
     assert table.rows[2][0] == "off-control *"
+
+
+def test_what_was_found_is_said_in_words_where_it_counts() -> None:
+    sentence = (
+        "in words: a resident gets 7.8 tok/s with n4 while the prompt loads, against 2.2 with off; the newcomer's first "
+        "token comes after 11.5 s, against 10.2 s"
+    )
+    assert comparison_table(result(BLOCKS)).notes == (sentence,)
+    assert comparison_table(result(BLOCKS[:2])).notes == ()  # n4 ran no block
 
 
 def test_an_arm_without_blocks_shows_that_it_has_none() -> None:
