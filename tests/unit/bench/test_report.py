@@ -51,8 +51,8 @@ def test_the_rows_say_median_and_interval() -> None:
 
 def test_what_was_found_is_said_in_words_where_it_counts() -> None:
     sentence = (
-        "in words: a resident gets 7.8 tok/s with n4 while the prompt loads, against 2.2 with off; the newcomer's first "
-        "token comes after 11.5 s, against 10.2 s"
+        "in words: a resident gets 7.8 tok/s with n4 while the prompt loads, against 2.2 with off; the newcomer's "
+        "first token comes after 11.5 s, against 10.2 s"
     )
     assert comparison_table(result(BLOCKS)).notes == (sentence,)
     assert comparison_table(result(BLOCKS[:2])).notes == ()  # n4 ran no block
