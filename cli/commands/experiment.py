@@ -140,12 +140,15 @@ def show_experiment(
 
 @app.command("list", epilog=LIST_EPILOG)
 def list_experiments(
-    profile: Annotated[str | None, typer.Option(metavar="NAMESPACE/NAME", help="Only those of this profile.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of this profile: NAME or NAMESPACE/NAME.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="The newest so many.")] = 20,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the stored experiments, the newest first."""
-    parameters: dict[str, str | int] = {"limit": limit} | ({"profile": profile} if profile else {})
+    key = profile if profile is None or "/" in profile else f"default/{profile}"
+    parameters: dict[str, str | int] = {"limit": limit} | ({"profile": key} if key else {})
     with experiments_api() as client:
         items = client.get("/v1/experiments", **parameters)["items"]
     if output is OutputFormat.JSON:

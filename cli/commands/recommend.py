@@ -134,7 +134,7 @@ def _cell(value: float | None, form: str) -> str:
 
 def _conclusion(interval: int | None, promise: int) -> str:
     if interval is None:
-        return f"no interval keeps {promise} ms a token: promise more, or make the engine faster"
+        return f"no interval keeps {promise} ms a token: allow more milliseconds, or make the engine faster"
     if interval == 1:
         return (
             f"{promise} ms a token need no pacing here: `paceline pace NAME --mode Disabled` serves newcomers soonest"

@@ -144,7 +144,9 @@ async def cancel(context: AppContext, access: Access, experiment_id: str) -> Exp
 
 def missing(experiment_id: str) -> ProblemError:
     """Return the problem of an experiment that is not there."""
-    return not_found(f"the experiment {experiment_id}", "GET /v1/experiments lists those that exist.")
+    return not_found(
+        f"the experiment {experiment_id}", "`paceline experiment list`, or GET /v1/experiments, tells which exist."
+    )
 
 
 async def _measured_profile(context: AppContext, access: Access, plan: ExperimentPlan) -> StoredProfile:

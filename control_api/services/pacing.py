@@ -42,6 +42,7 @@ async def change(context: AppContext, key: ProfileKey, wanted: Change, wait_seco
 def _measured(experiment_id: str, key: ProfileKey) -> ProblemError:
     detail = (
         f"the experiment {experiment_id} is measuring {key} and changes its pacing itself: wait for its end, or "
-        f"stop it with POST /v1/experiments/{experiment_id}/cancel. Nothing was changed"
+        f"stop it with `paceline experiment cancel {experiment_id}`, or POST /v1/experiments/{experiment_id}/cancel. "
+        "Nothing was changed"
     )
     return conflict("experiment-running", detail, experiment=experiment_id)
