@@ -16,6 +16,7 @@ COLD_PROMPT: Final = "coldPrompt"
 PREFIX_CACHE_HITS: Final = "prefixCacheHits"
 PREEMPTIONS: Final = "preemptions"
 PREFILL_SCHEDULED: Final = "prefillScheduled"
+SETTINGS_HELD: Final = "settingsHeld"
 CLIENT_LAG: Final = "clientLag"
 ENGINE_REPEATS: Final = "engineRepeats"
 OUTPUTS_EQUAL: Final = "outputsEqual"
@@ -23,7 +24,9 @@ PACING_FORMULA: Final = "pacingFormula"
 STEADY_MACHINE: Final = "steadyMachine"
 CONTROL_ARM: Final = "controlArm"
 
-INVALIDATING: Final = frozenset({COMPLETIONS, COUNTERS_INTACT, ENGINE_ALONE, COLD_PROMPT, PREFILL_SCHEDULED})
+INVALIDATING: Final = frozenset(
+    {COMPLETIONS, COUNTERS_INTACT, ENGINE_ALONE, COLD_PROMPT, PREFILL_SCHEDULED, SETTINGS_HELD}
+)
 """Audits whose failure makes an arm's numbers mean nothing; the others cast doubt, and are shown beside the numbers."""
 
 Blocks = Sequence[BlockRecord]
@@ -39,6 +42,7 @@ def arm_audits(plan: ExperimentPlan, arm: str, blocks: Blocks, baseline: Blocks)
         _prefix_cache_hits(arm, blocks, baseline),
         _preemptions(arm, blocks),
         _prefill_scheduled(plan, arm, blocks),
+        _settings_held(arm, blocks),
         _client_lag(plan, arm, blocks),
     ]
 
@@ -144,6 +148,22 @@ def _prefill_scheduled(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditR
     return passed(
         PREFILL_SCHEDULED, f"all {planned} tokens were scheduled, in {' or '.join(map(str, chunks))} chunks", arm
     )
+
+
+def _settings_held(arm: str, blocks: Blocks) -> AuditResult:
+    ran = [(block.revision, block.prefill_steps.revisions) for block in blocks if block.prefill_steps is not None]
+    if not ran or len(ran) < len(blocks) or not all(wanted is not None and seen for wanted, seen in ran):
+        return not_applicable(SETTINGS_HELD, "the engine's steps, which tell the settings they ran, were not read", arm)
+    for wanted, seen in ran:
+        if seen != (wanted,):
+            others = ", ".join(str(revision) for revision in seen if revision != wanted)
+            return failed(
+                SETTINGS_HELD,
+                f"steps of the prefill ran settings of revision {others} instead of the arm's {wanted}: somebody else "
+                f"changed the pacing meanwhile; keep others away and run again",
+                arm,
+            )
+    return passed(SETTINGS_HELD, "every step of a prefill ran the arm's settings", arm)
 
 
 def _client_lag(plan: ExperimentPlan, arm: str, blocks: Blocks) -> AuditResult:

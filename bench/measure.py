@@ -122,9 +122,9 @@ def take_priority() -> None:
     """Have this process woken before all that computes, where the user may: a late reading is measured as lag."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
-    except PermissionError:
+    except OSError as error:
         note = "measuring at ordinary priority: real-time scheduling wants CAP_SYS_NICE or a limit (ulimit -r)"
-        print(note, file=sys.stderr, flush=True)
+        print(f"{note}: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -60,7 +60,9 @@ async def run_in_process(
         max_num_seqs=known.max_num_seqs,
     )
     argv = (sys.executable, "-P", "-m", "paceline.bench.measure")
-    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, limit=LONGEST_LINE_BYTES)
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LONGEST_LINE_BYTES
+    )
     run = _Run(process, apply_settings, sink)
     serving = asyncio.create_task(run.serve(job), name="measuring-process")
     try:
@@ -84,6 +86,8 @@ class _Run:
 
     def __init__(self, process: Process, apply_settings: SettingsApplier, sink: RunSink) -> None:
         self._process, self._apply, self._sink = process, apply_settings, sink
+        self._last_words = "it said nothing"
+        self._listening = asyncio.create_task(self._listen(), name="measuring-process-log")
 
     def tell(self, message: WireModel) -> None:
         """Write a message; that the process is gone shows when its lines end."""
@@ -119,7 +123,16 @@ class _Run:
         if failure is not None:
             raise failure
         status = await self._process.wait()
-        raise MeasuringProcessError(f"the measuring process ended with status {status}; its last words are in the log")
+        await self._listening
+        raise MeasuringProcessError(f"the measuring process ended with status {status}: {self._last_words}")
+
+    async def _listen(self) -> None:
+        """Pass the process's log on, and keep its last line, which is what a crash says."""
+        assert self._process.stderr is not None
+        async for written in self._process.stderr:
+            text = written.decode(errors="replace").rstrip()
+            print(text, file=sys.stderr, flush=True)
+            self._last_words = text.strip() or self._last_words
 
     async def _perform(self, call: Call) -> int | None:
         if call.apply is not None:

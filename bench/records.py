@@ -121,7 +121,8 @@ class PrefillSteps(WireModel):
     """The engine steps of the injected prompt's prefill, from its first chunk to its last, told by the admin port.
 
     `chunks` of the `steps` carried `tokens` of the prompt; the others held it back and took
-    `mean_other_step_seconds` each. `complete` is False where the engine's record of steps no longer held them all.
+    `mean_other_step_seconds` each. `revisions` are those of the settings that these steps ran. `complete` is False
+    where the engine's record of steps no longer held them all.
     """
 
     complete: bool
@@ -130,6 +131,7 @@ class PrefillSteps(WireModel):
     steps: int
     mean_chunk_step_seconds: Seconds | None = None
     mean_other_step_seconds: Seconds | None = None
+    revisions: tuple[int, ...] = ()
 
 
 class ClientLag(WireModel):

@@ -17,6 +17,7 @@ class EngineStep(BaseModel):
 
     engine: int
     step: int
+    revision: int | None = None
     duration_seconds: float
     scheduled: dict[str, int]
 
@@ -47,6 +48,17 @@ def prefill_steps(steps: Sequence[EngineStep], request_id: str, prompt_tokens: i
         steps=last.step - first.step + 1,
         mean_chunk_step_seconds=fmean(step.duration_seconds for step, _ in chunks),
         mean_other_step_seconds=fmean(others) if others else None,
+        revisions=tuple(
+            sorted(
+                {
+                    step.revision
+                    for step in steps
+                    if step.engine == first.engine
+                    and first.step <= step.step <= last.step
+                    and step.revision is not None
+                }
+            )
+        ),
     )
 
 

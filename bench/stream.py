@@ -49,6 +49,7 @@ class Stream:
         self._awaited = asyncio.Event()
         self._task: asyncio.Task[RequestRecord] | None = None
         self._end_state: RequestState | None = None
+        self._end_reason: str | None = None
 
     def start(self, intended_seconds: float) -> asyncio.Task[RequestRecord]:
         """Send the request, which was due at `intended_seconds`, and read it in a task that returns its record."""
@@ -64,7 +65,7 @@ class Stream:
         if self._task is None:
             return None
         if not self._task.done():
-            self._end_state, self._received.error = state, reason
+            self._end_state, self._end_reason = state, reason
             self._task.cancel()
         return await self._task
 
@@ -82,7 +83,9 @@ class Stream:
             if self._end_state is None:
                 raise
             self._digest()
-            state = self._end_state
+            # An error event before the end counts, though the stream went on after it.
+            state = self._end_state if self._received.error is None else RequestState.FAILED
+            self._received.error = self._received.error or self._end_reason
         except (aiohttp.ClientError, TimeoutError) as error:
             self._digest()
             state = RequestState.FAILED if self._received.status is None else RequestState.INCOMPLETE

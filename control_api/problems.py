@@ -102,6 +102,14 @@ def install(app: FastAPI) -> None:
             ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "state-unreadable", str(error)), _request_id(request)
         )
 
+    @app.exception_handler(Exception)
+    async def on_anything(request: Request, error: Exception) -> JSONResponse:
+        detail = (
+            "the control API failed in a way that it did not expect; its log has the details under this request's id"
+        )
+        _log.error("request_crashed", reason=f"{type(error).__name__}: {error}")
+        return render(ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "unexpected", detail), _request_id(request))
+
     @app.exception_handler(DBAPIError)
     @app.exception_handler(PoolTimeoutError)
     async def on_database(request: Request, error: DBAPIError | PoolTimeoutError) -> JSONResponse:

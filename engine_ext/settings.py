@@ -10,6 +10,9 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+MAX_FENCE: Final = 2**53 - 1
+"""The largest epoch and revision: what every JSON reader and the engine's own messages carry exactly."""
+
 MAX_INTERVAL_STEPS: Final = 1024
 """Upper bound of a pacing interval, so that no prefill is ever held for longer than that many engine steps."""
 
@@ -100,8 +103,8 @@ class LiveSettings(LiveModel):
     older than those it runs, so a leader that lost its lease can't undo the work of its successor.
     """
 
-    epoch: Annotated[int, Field(strict=True, ge=0)] = 0
-    revision: Annotated[int, Field(strict=True, ge=0)] = 0
+    epoch: Annotated[int, Field(strict=True, ge=0, le=MAX_FENCE)] = 0
+    revision: Annotated[int, Field(strict=True, ge=0, le=MAX_FENCE)] = 0
     pacing: PacingSettings = PacingSettings()
     coalescing: CoalescingSettings = CoalescingSettings()
 

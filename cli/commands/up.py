@@ -60,6 +60,8 @@ def up(
     state = ProfileState(state_root(), profile.metadata.namespace, profile.metadata.name)
     state.create()
     lock = _lock(state)
+    # A run that was killed left its file behind: from here on it would name the wrong process.
+    state.forget_run()
     ports = choose_ports(
         {
             "engine": PortRequest("the engine's OpenAI API", "--port", host, port),

@@ -6,7 +6,6 @@
 `<root>/paceline.sqlite3` holds the experiments of all profiles.
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -119,6 +118,11 @@ class ProfileState:
 
     def create(self) -> None:
         """Make the folder, readable by its owner only. Raises CliError."""
+        if "?" in str(self.root):
+            raise CliError(
+                f"the state folder {self.root} has a question mark in its path, which a database's address can't hold",
+                advice="Name another folder with PACELINE_STATE_DIR.",
+            )
         try:
             # Prompts and outputs end up in the database and the logs: the whole root is its owner's alone.
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -185,11 +189,23 @@ def next_settings(spec: InferenceProfileSpec, last: LiveSettings | None) -> Live
 
 
 def ensure_token(path: Path) -> None:
-    """Make a random bearer token in a file that only its owner may read, unless there is one already."""
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
+    """Make a random bearer token in a file that only its owner may read, unless there is one already.
+
+    Whole or not at all: a full disk or a kill leaves no empty token behind. Raises CliError.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and path.stat().st_size:
+            return
+        part.touch(0o600)
+        part.write_text(secrets.token_urlsafe(32) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CliError(
+            f"cannot write the token file {path}: {error.strerror}",
+            advice="Make room and see to it that you may write there, or name another folder with PACELINE_STATE_DIR.",
+        ) from None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -52,14 +52,23 @@ class LocalFiles:
             raise StateFileError(message) from error
 
     def write_settings(self, settings: LiveSettings) -> None:
-        """Replace the wanted settings; after a crash the file holds either the old or the new ones, whole."""
+        """Replace the wanted settings; after a crash the file holds either the old or the new ones, whole.
+
+        Raises StateFileError, with the old ones still there.
+        """
         path = self.folder / "settings.json"
         part = path.with_name(f".settings.json.{os.getpid()}.part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(settings.model_dump_json(by_alias=True, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                file.write(settings.model_dump_json(by_alias=True, indent=2) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            message = (
+                f"{path} can't be written: {error.strerror}. Nothing was changed: make room or give the right to write"
+            )
+            raise StateFileError(message) from error
         directory = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)

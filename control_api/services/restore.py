@@ -3,6 +3,7 @@
 from http import HTTPStatus
 
 import structlog
+from pydantic import ValidationError
 
 from paceline.bench.plan import ExperimentPlan
 from paceline.control_api.context import AppContext
@@ -24,10 +25,10 @@ async def restore(context: AppContext, row: ExperimentRow, wait_seconds: float) 
     """
     if not row.restore_pending or row.settings_before is None:
         return
-    before = LiveSettings.model_validate(row.settings_before)
     key = ProfileKey(row.profile_namespace, row.profile_name)
     log = _log.bind(experiment=row.id, profile=str(key))
     try:
+        before = LiveSettings.model_validate(row.settings_before)
         state = (await context.store.get(key)).state
         if _is_ours(state.settings, before, ExperimentPlan.model_validate(row.plan)):
             change = Change(
@@ -41,6 +42,8 @@ async def restore(context: AppContext, row: ExperimentRow, wait_seconds: float) 
             log.info("settings_restored", applied=state.applied, revision=state.settings.revision)
         else:
             log.info("settings_left", reason="somebody changed them since", revision=state.settings.revision)
+    except ValidationError as error:
+        log.warning("settings_not_restored", reason=f"the experiment was stored by another version: {error}")
     except ProblemError as problem:
         if problem.status is HTTPStatus.NOT_FOUND:
             return  # deleted, or the profile of another store on the same database

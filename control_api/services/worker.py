@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from paceline.bench.capacity import PlanError
 from paceline.bench.engine import EngineError
+from paceline.bench.measuring_process import MeasuringProcessError
 from paceline.bench.records import ExperimentResult
 from paceline.control_api.context import AppContext
 from paceline.control_api.db.tables import ExperimentRow
@@ -131,7 +133,12 @@ class ExperimentWorker:
     async def _run(self, row: ExperimentRow) -> None:
         _log.info("experiment_started", name=row.name, profile=f"{row.profile_namespace}/{row.profile_name}")
         self._hub.notify(row.id)
-        measuring = asyncio.create_task(Run(self._context, self._hub, row).execute(), name=f"experiment-{row.id}")
+        try:
+            run = Run(self._context, self._hub, row)
+        except ValidationError as error:
+            await self._refuse(row.id, f"the experiment was stored by another version and can't be read: {error}")
+            return
+        measuring = asyncio.create_task(run.execute(), name=f"experiment-{row.id}")
         self._running = (row.id, measuring)
         ended = asyncio.Event()
         renewing = asyncio.create_task(self._renew(row.id, measuring, ended), name=f"lease-{row.id}")
@@ -144,6 +151,16 @@ class ExperimentWorker:
         finally:
             ended.set()
             await renewing
+
+    async def _refuse(self, experiment_id: str, reason: str) -> None:
+        async def write(session: AsyncSession) -> None:
+            values: dict[str, object] = {"failure": reason, "ended_at": utc_now()}
+            await runs.finish(session, experiment_id, self._runner_id, ExperimentStatus.FAILED, **values)
+
+        await persist(self._context, write)
+        self._hub.notify(experiment_id)
+        self._context.metrics.experiments_finished.labels(ExperimentStatus.FAILED).inc()
+        _log.error("experiment_unreadable", reason=reason)
 
     async def _end(self, experiment_id: str, measuring: asyncio.Task[ExperimentResult]) -> None:
         status, failure, result = self._outcome(measuring)
@@ -178,7 +195,10 @@ class ExperimentWorker:
         error = measuring.exception()
         if error is None:
             return ExperimentStatus.SUCCEEDED, None, measuring.result()
-        if isinstance(error, PlanError | EngineError | SettingsNotAppliedError | ProblemError | StateFileError):
+        if isinstance(
+            error,
+            PlanError | EngineError | MeasuringProcessError | SettingsNotAppliedError | ProblemError | StateFileError,
+        ):
             return ExperimentStatus.FAILED, str(error), None
         _log.error("experiment_crashed", exc_info=error)
         return ExperimentStatus.FAILED, f"{type(error).__name__}: {error}; the log has the details", None
