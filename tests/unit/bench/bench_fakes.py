@@ -94,7 +94,8 @@ def token_of(prompt: list[int], position: int) -> tuple[int, float]:
 class FakeEngine:
     """An engine that decodes one token a step and prefills `chunk_tokens` a step; prefill steps take longer.
 
-    `faults` maps a part of a request's id to what goes wrong with it: `error`, `cut`, `unfinished`, `refused`.
+    `faults` maps a part of a request's id to what goes wrong with it: `error`, `cut`, `unfinished`,
+    `refused`, or `complained`, an error event after which the stream goes on.
     With `salted` False the cache ignores salts, as an engine would for a client that forgot them. While paced the
     logprobs are off by `paced_logprob_shift`, as with a state that pacing corrupts; `unsteady` gives every request
     logprobs of its own.
@@ -191,7 +192,9 @@ class FakeEngine:
         if self.restarts and "injected" in request_id:
             self.restart()
         for position in range(count):
-            if fault is not None and position == 2:
+            if fault == "complained" and position == 2:
+                await reply.event({"error": {"message": "a cache block was lost", "code": 500}})
+            elif fault is not None and position == 2:
                 await self._fail(fault, reply)
                 return
             self.counters["vllm:generation_tokens"] += 1

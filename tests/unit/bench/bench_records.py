@@ -64,7 +64,7 @@ def block(arm: str = "off", number: int = 0, during: float = 2.0, ttft: float = 
         },
         "counters": counters(),
         "injected_cached_tokens": 0,
-        "prefill_steps": PrefillSteps(complete=True, chunks=8, tokens=PROMPT, steps=8),
+        "prefill_steps": PrefillSteps(complete=True, chunks=8, tokens=PROMPT, steps=8, revisions=(1,)),
         "lag": ClientLag(max_loop_lag_seconds=0.004, max_send_lag_seconds=0.002),
     }
     return BlockRecord(arm=arm, block=number, **{**good, **fields})

@@ -17,7 +17,7 @@ def audit(name: str, blocks: list[BlockRecord], baseline: list[BlockRecord] | No
 def test_good_blocks_pass_every_audit() -> None:
     found = arm_audits(plan(), "n4", [block("n4", 0), block("n4", 1)], [block(number=0), block(number=1)])
     assert {result.outcome for result in found} == {PASSED}
-    assert len({result.name for result in found}) == 8
+    assert len({result.name for result in found}) == 9
     assert {result.arm for result in found} == {"n4"}
 
 
@@ -49,6 +49,19 @@ def test_good_blocks_pass_every_audit() -> None:
             FAILED,
             f"scheduled {PROMPT + 1} of the injected prompt's {PROMPT}",
         ),
+        (
+            "settingsHeld",
+            {"prefill_steps": PrefillSteps(complete=True, chunks=8, tokens=PROMPT, steps=8, revisions=(1, 6))},
+            FAILED,
+            "ran settings of revision 6 instead of the arm's 1",
+        ),
+        (
+            "settingsHeld",
+            {"prefill_steps": PrefillSteps(complete=True, chunks=8, tokens=PROMPT, steps=8)},
+            NOT_APPLICABLE,
+            "were not read",
+        ),
+        ("settingsHeld", {"prefill_steps": None}, NOT_APPLICABLE, "were not read"),
         ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.251)}, FAILED, "late by 251 ms"),
         ("clientLag", {"lag": ClientLag(max_send_lag_seconds=0.5)}, FAILED, "within 500 ms"),
         ("clientLag", {"lag": ClientLag(max_loop_lag_seconds=0.25)}, PASSED, "late by 250 ms"),

@@ -149,6 +149,15 @@ async def test_a_process_that_dies_is_told_apart_from_an_engine_that_does() -> N
     assert [block.position for block in keeper.blocks] == [0]
 
 
+async def test_what_a_crashed_process_said_last_is_the_reason() -> None:
+    class Odd(FakeEngine):
+        def metrics_page(self) -> str:
+            return "{{ no metrics page"
+
+    with pytest.raises(MeasuringProcessError, match="ended with status 1: ValueError: Invalid labels"):
+        await run(Odd(), Keeper())
+
+
 async def test_the_process_ends_with_its_caller() -> None:
     job = Job(
         plan=PLAN.model_copy(update={"workload": WORK.model_copy(update={"before_seconds": 600})}),

@@ -170,6 +170,7 @@ async def test_an_engine_that_does_not_repeat_itself_is_said_to() -> None:
         ("injected", "unfinished", "without its end mark"),
         ("injected", "refused", "HTTP 400: the prompt is too long"),
         ("resident-1", "error", "resident 1 ended Failed after 2 tokens"),
+        ("resident-0", "complained", "2 of 3 requests were completed"),
         ("resident-0", "refused", "resident 0 ended Failed after 0 tokens"),
     ],
 )

@@ -38,6 +38,13 @@ def test_an_unpaced_prefill_has_no_other_steps() -> None:
     assert (found.chunks, found.steps, found.mean_other_step_seconds) == (2, 2, None)
 
 
+def test_the_revisions_are_those_of_the_prefills_own_steps() -> None:
+    revisions = {6: 1, 7: 2, 8: 2, 9: 3, 10: 4}
+    steps = [step(number, 64 if number in (7, 9) else 0) for number in revisions]
+    steps = [each.model_copy(update={"revision": revisions[each.step]}) for each in steps]
+    assert prefill_steps(steps, ID, 128).revisions == (2, 3)
+
+
 def test_a_record_that_lost_the_first_chunks_is_not_complete() -> None:
     found = prefill_steps([step(8, 512), step(9, 1)], ID, 1_024)
     assert (found.complete, found.tokens) == (False, 513)

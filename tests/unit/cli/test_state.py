@@ -54,6 +54,26 @@ def test_tokens_are_private_and_stay(tmp_path: Path) -> None:
     assert path.read_text() == token
 
 
+def test_a_token_that_a_full_disk_cut_off_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    ensure_token(path)
+    assert len(path.read_text().strip()) >= 40
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_token_that_can_not_be_written_is_said_to(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="cannot write the token file"):
+        ensure_token(tmp_path / "missing" / "token")
+
+
+def test_a_path_that_no_database_address_can_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="question mark"):
+        ProfileState(tmp_path / "a?b", "default", "x").create()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_whole_root_is_private(tmp_path: Path) -> None:
     state = ProfileState(tmp_path / "state", "default", "x")
     state.create()

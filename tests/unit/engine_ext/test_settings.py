@@ -61,6 +61,14 @@ def test_fence(epoch: int, revision: int, interval: int, verdict: Verdict) -> No
     assert judge(running, incoming) is verdict
 
 
+@pytest.mark.parametrize("fence", [2**53, 2**64, 10**4_000])
+@pytest.mark.parametrize("field", ["epoch", "revision"])
+def test_a_fence_that_messages_can_not_carry_is_refused(field: str, fence: int) -> None:
+    with pytest.raises(ValidationError, match="less than or equal to 9007199254740991"):
+        LiveSettings.model_validate({field: fence})
+    assert LiveSettings.model_validate({field: 2**53 - 1}).fence
+
+
 def test_settings_import_neither_torch_nor_vllm() -> None:
     code = (
         "import sys\n"
