@@ -1,5 +1,6 @@
 """Experiments from the plan to the stored result, on both databases, with a fake engine in real time."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,12 @@ from api_support.fake_engine import FakeEngine
 from api_support.plans import all_items, events, follow_until, long_plan, plan, until_end
 from api_support.servers import wait_until
 from api_support.state import point_at_engine
+from sqlalchemy import update
 
 from paceline.bench.records import ExperimentResult, RequestRecord
+from paceline.control_api.config import ApiConfig
+from paceline.control_api.db.engine import make_engine
+from paceline.control_api.db.tables import ExperimentRow
 from paceline.engine_ext.settings import LiveSettings, PacingMode, PacingSettings
 
 PACING = "/v1/profiles/lab/tiny/pacing"
@@ -201,3 +206,29 @@ def test_a_finished_experiment_is_found_again_by_a_new_control_api(
     second = start_api(database_url)
     assert second.client.get(f"/v1/experiments/{experiment}").json() == found
     wait_until(lambda: second.client.get("/readyz").status_code == 200, "readiness")
+
+
+def test_an_experiment_of_another_version_fails_and_the_next_one_runs(
+    start_api: Callable[..., Api], database_url: str
+) -> None:
+    api = start_api(database_url)
+    first = submit(api, long_plan())
+    follow_until(api.client, first, running)
+    unreadable, last = submit(api, plan()), submit(api, plan())
+    asyncio.run(_spoil_plan(database_url, unreadable))
+    api.client.post(f"/v1/experiments/{first}/cancel")
+
+    ended = follow_until(api.client, unreadable, lambda summary: summary["status"] == "Failed")
+    assert "stored by another version" in ended["failure"]
+    assert "maxClientLagMilliseconds" in ended["failure"]
+    assert until_end(api.client, last)["status"] == "Succeeded"
+
+
+async def _spoil_plan(database_url: str, experiment: str) -> None:
+    """Store a limit that no plan may have: what a newer version with a wider one leaves behind."""
+    address = ApiConfig.model_validate({"local_state": ".", "database_url": database_url}).sqlalchemy_url
+    engine = make_engine(address)
+    spoiled = plan() | {"maxClientLagMilliseconds": 60_001}
+    async with engine.begin() as connection:
+        await connection.execute(update(ExperimentRow).where(ExperimentRow.id == experiment).values(plan=spoiled))
+    await engine.dispose()
