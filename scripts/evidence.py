@@ -20,6 +20,7 @@ SCRIPTS = (
     "slo_attainment",
     "coalescing_ttft",
     "operator_scale",
+    "hot_change_cluster",
 )
 
 
