@@ -19,6 +19,7 @@ SCRIPTS = (
     "simulate_seeds",
     "slo_attainment",
     "coalescing_ttft",
+    "page_gate",
     "operator_scale",
     "hot_change_cluster",
 )
