@@ -130,6 +130,11 @@ def local_api(run: RunRecord) -> ApiAddress:
 
 def _token(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8").strip()
+        token = file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise CliError(f"cannot read the token file {file}: {error.strerror}", code=ExitCode.INVALID) from None
+    if not token.isascii() or not token.isprintable():
+        raise CliError(
+            f"the token file {file} holds no token: expected one line of printable ASCII", code=ExitCode.INVALID
+        )
+    return token

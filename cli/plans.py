@@ -77,6 +77,9 @@ def build_plan(document: dict[str, Any]) -> ExperimentPlan:
     try:
         # By way of JSON, as the control API reads it: tuples are lists there.
         return ExperimentPlan.model_validate_json(json.dumps(document))
+    except TypeError as error:
+        # YAML knows dates, bytes and sets, which no plan has.
+        raise _invalid(f"this plan is not valid: {error}; put quotes around what is meant as text") from None
     except ValidationError as error:
         lines = "".join(f"\n  {_problem(details)}" for details in error.errors())
         raise _invalid(f"this plan is not valid:{lines}") from None

@@ -3,6 +3,7 @@
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -171,7 +172,8 @@ def cancel(identifier: Identifier) -> None:
     with experiments_api() as client:
         if identifier == "latest":
             identifier = fetch(client, identifier)[0].id
-        experiment = client.read(ExperimentSummary, client.send("POST", f"/v1/experiments/{identifier}/cancel").json())
+        path = f"/v1/experiments/{quote(identifier, safe='')}/cancel"
+        experiment = client.read(ExperimentSummary, client.send("POST", path).json())
     if experiment.status.ended and not experiment.cancel_requested:
         notice_console().print(
             f"experiment {experiment.id} had already {experiment.status.value.lower()}", markup=False

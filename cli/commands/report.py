@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -61,7 +62,7 @@ def fetch(client: ApiClient, identifier: str, *, with_result: bool = False) -> t
                 code=ExitCode.NOT_FOUND,
             )
         identifier = items[0]["id"]
-    document = client.get(f"/v1/experiments/{identifier}")
+    document = client.get(f"/v1/experiments/{quote(identifier, safe='')}")
     return client.read(ExperimentDetail, document), document
 
 

@@ -205,6 +205,15 @@ def test_a_wrong_token_is_told(paceline: Paceline) -> None:
     assert "error: the control API refused the token: the bearer token is not the right one" in outcome.err
 
 
+@pytest.mark.usefixtures("refusing_api")
+@pytest.mark.parametrize("content", [b"\xff\xfe", "pass\u00e9".encode(), b"two\nlines"])
+def test_a_token_file_that_holds_none_is_told(paceline: Paceline, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    outcome = paceline("pace", "tiny")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "holds no token: expected one line of printable ASCII" in outcome.err
+
+
 def test_a_remote_api_that_is_not_there(paceline: Paceline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PACELINE_API_URL", "http://127.0.0.1:9")
     no_token = paceline("status")

@@ -78,6 +78,13 @@ def test_a_workload_that_is_no_mapping_is_told() -> None:
         build_plan(merge_plan({"arms": ARMS, "workload": "all"}, {}, {}))
 
 
+def test_what_yaml_takes_for_a_date_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("name: 2026-01-01\narms: [{name: 'off'}]\n")
+    with pytest.raises(CliError, match="date is not JSON serializable; put quotes around"):
+        build_plan(read_plan(path))
+
+
 def test_plan_files(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     path.write_text('{"name": "x", "arms": []}')
