@@ -79,6 +79,7 @@ async def run_in_process(
         if process.returncode is None:
             process.kill()
         await process.wait()
+        await run.listening
 
 
 class _Run:
@@ -87,7 +88,7 @@ class _Run:
     def __init__(self, process: Process, apply_settings: SettingsApplier, sink: RunSink) -> None:
         self._process, self._apply, self._sink = process, apply_settings, sink
         self._last_words = "it said nothing"
-        self._listening = asyncio.create_task(self._listen(), name="measuring-process-log")
+        self.listening = asyncio.create_task(self._listen(), name="measuring-process-log")
 
     def tell(self, message: WireModel) -> None:
         """Write a message; that the process is gone shows when its lines end."""
@@ -123,7 +124,7 @@ class _Run:
         if failure is not None:
             raise failure
         status = await self._process.wait()
-        await self._listening
+        await self.listening
         raise MeasuringProcessError(f"the measuring process ended with status {status}: {self._last_words}")
 
     async def _listen(self) -> None:
