@@ -96,9 +96,11 @@ def test_nothing_of_a_cluster_is_left_however_its_program_ends(
     tmp_path_factory: pytest.TempPathFactory, end: signal.Signals
 ) -> None:
     program = f"""
-        import json, sys
+        import json, signal, sys
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from testbed import Cluster
+        # Programs that a shell starts in the background inherit a SIGINT that is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with Cluster.running({{}}) as cluster:
             network = cluster.network
             pids = [process.pid for process in cluster.node.processes + cluster.api.processes]
