@@ -11,7 +11,7 @@ import sys
 from typing import BinaryIO
 
 from paceline.bench.capacity import PlanError
-from paceline.bench.engine import EngineAddress, EngineClient, EngineError
+from paceline.bench.engine import EngineClient, EngineError
 from paceline.bench.messages import (
     LONGEST_LINE_BYTES,
     TO_PROCESS,
@@ -26,7 +26,7 @@ from paceline.bench.messages import (
 from paceline.bench.plan import Arm
 from paceline.bench.protocol import ProgressEvent
 from paceline.bench.records import BlockRecord, RequestRecord
-from paceline.bench.runner import EngineLimits, run_experiment
+from paceline.bench.runner import run_experiment
 from paceline.bench.wire import WireModel
 
 
@@ -92,11 +92,9 @@ class Caller:
 
 async def run(job: Job, caller: Caller) -> WireModel:
     """Run the job and return its outcome."""
-    address = EngineAddress(job.url, job.api_key, job.admin_url, job.admin_token)
-    limits = EngineLimits(job.max_num_batched_tokens, job.max_num_seqs)
     try:
-        async with EngineClient(address) as client:
-            return Finished(result=await run_experiment(job.plan, client, caller, caller, limits))
+        async with EngineClient(job.address) as client:
+            return Finished(result=await run_experiment(job.plan, client, caller, caller, job.limits))
     except PlanError as error:
         return Failed(error="PlanError", message=str(error))
     except EngineError as error:

@@ -49,16 +49,7 @@ async def run_in_process(
     Raises what `run_experiment` raises, and MeasuringProcessError where the process dies. Cancelled, it stops the run
     in order: the block in progress is closed and its records reach the sink. The process ends with its caller.
     """
-    known = limits or EngineLimits()
-    job = Job(
-        plan=plan,
-        url=address.url,
-        api_key=address.api_key,
-        admin_url=address.admin_url,
-        admin_token=address.admin_token,
-        max_num_batched_tokens=known.max_num_batched_tokens,
-        max_num_seqs=known.max_num_seqs,
-    )
+    job = Job(plan=plan, address=address, limits=limits or EngineLimits())
     argv = (sys.executable, "-P", "-m", "paceline.bench.measure")
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LONGEST_LINE_BYTES
@@ -117,10 +108,10 @@ class _Run:
                     # The run goes on after a failed call, to close its block: the failure is raised at its end.
                     performing = asyncio.create_task(self._perform(call))
                     await asyncio.wait([performing])
-                    failure = failure or performing.exception()
-                    revision = performing.result() if performing.exception() is None else None
-                    failed = performing.exception() is not None
-                    self.tell(Answer(number=call.number, revision=revision, failed=failed))
+                    error = performing.exception()
+                    failure = failure or error
+                    revision = performing.result() if error is None else None
+                    self.tell(Answer(number=call.number, revision=revision, failed=error is not None))
         if failure is not None:
             raise failure
         status = await self._process.wait()

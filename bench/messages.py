@@ -8,9 +8,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
+from paceline.bench.engine import EngineAddress
 from paceline.bench.plan import Arm, ExperimentPlan
 from paceline.bench.protocol import ProgressEvent
 from paceline.bench.records import BlockRecord, ExperimentResult, RequestRecord
+from paceline.bench.runner import EngineLimits
 from paceline.bench.wire import WireModel
 
 LONGEST_LINE_BYTES: Final = 256 * 2**20
@@ -18,15 +20,11 @@ LONGEST_LINE_BYTES: Final = 256 * 2**20
 
 
 class Job(WireModel):
-    """What to run and where; the fields of an `EngineAddress` and of `EngineLimits`."""
+    """What to run and where."""
 
     plan: ExperimentPlan
-    url: str
-    api_key: str | None
-    admin_url: str | None
-    admin_token: str | None
-    max_num_batched_tokens: int | None
-    max_num_seqs: int | None
+    address: EngineAddress
+    limits: EngineLimits
 
 
 class Answer(WireModel):

@@ -159,15 +159,7 @@ async def test_what_a_crashed_process_said_last_is_the_reason() -> None:
 
 
 async def test_the_process_ends_with_its_caller() -> None:
-    job = Job(
-        plan=PLAN.model_copy(update={"workload": WORK.model_copy(update={"before_seconds": 600})}),
-        url="http://127.0.0.1:9",
-        api_key=None,
-        admin_url=None,
-        admin_token=None,
-        max_num_batched_tokens=None,
-        max_num_seqs=None,
-    )
+    plan = PLAN.model_copy(update={"workload": WORK.model_copy(update={"before_seconds": 600})})
     fake = FakeEngine()
     async with fake.serve() as url:
         argv = (sys.executable, "-P", "-m", "paceline.bench.measure")
@@ -175,7 +167,7 @@ async def test_the_process_ends_with_its_caller() -> None:
         process = await asyncio.create_subprocess_exec(*argv, **pipes)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(line(job.model_copy(update={"url": url})))
+        process.stdin.write(line(Job(plan=plan, address=EngineAddress(url), limits=EngineLimits())))
         await process.stdout.readline()  # it waits for the answer to its first call
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 60) == 0
