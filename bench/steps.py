@@ -36,11 +36,8 @@ def prefill_steps(steps: Sequence[EngineStep], request_id: str, prompt_tokens: i
         return PrefillSteps(complete=False, chunks=0, tokens=0, steps=0)
     first, last = chunks[0][0], chunks[-1][0]
     chunk_numbers = {step.step for step, _ in chunks}
-    others = [
-        step.duration_seconds
-        for step in steps
-        if step.engine == first.engine and first.step < step.step < last.step and step.step not in chunk_numbers
-    ]
+    during = [step for step in steps if step.engine == first.engine and first.step <= step.step <= last.step]
+    others = [step.duration_seconds for step in during if step.step not in chunk_numbers]
     return PrefillSteps(
         complete=tokens >= prompt_tokens,
         chunks=len(chunks),
@@ -48,17 +45,7 @@ def prefill_steps(steps: Sequence[EngineStep], request_id: str, prompt_tokens: i
         steps=last.step - first.step + 1,
         mean_chunk_step_seconds=fmean(step.duration_seconds for step, _ in chunks),
         mean_other_step_seconds=fmean(others) if others else None,
-        revisions=tuple(
-            sorted(
-                {
-                    step.revision
-                    for step in steps
-                    if step.engine == first.engine
-                    and first.step <= step.step <= last.step
-                    and step.revision is not None
-                }
-            )
-        ),
+        revisions=tuple(sorted({step.revision for step in during if step.revision is not None})),
     )
 
 
