@@ -193,23 +193,24 @@ def ensure_token(path: Path) -> None:
 
     Whole or not at all: a full disk or a kill leaves no empty token behind. Raises CliError.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and path.stat().st_size:
             return
-        part.touch(0o600)
-        part.write_text(secrets.token_urlsafe(32) + "\n")
-        part.replace(path)
+        write_atomically(path, secrets.token_urlsafe(32) + "\n", mode=0o600)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise CliError(
             f"cannot write the token file {path}: {error.strerror}",
             advice="Make room and see to it that you may write there, or name another folder with PACELINE_STATE_DIR.",
         ) from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees either the old or the new content."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Replace a file, made with `mode` less the umask, so that a reader, or a crash, sees either the old or the new."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.touch(mode)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
