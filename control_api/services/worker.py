@@ -136,7 +136,8 @@ class ExperimentWorker:
         try:
             run = Run(self._context, self._hub, row)
         except ValidationError as error:
-            await self._refuse(row.id, f"the experiment was stored by another version and can't be read: {error}")
+            reason = f"the experiment was stored by another version and can't be read: {error}"
+            await self._finish(row.id, ExperimentStatus.FAILED, reason)
             return
         measuring = asyncio.create_task(run.execute(), name=f"experiment-{row.id}")
         self._running = (row.id, measuring)
@@ -152,20 +153,16 @@ class ExperimentWorker:
             ended.set()
             await renewing
 
-    async def _refuse(self, experiment_id: str, reason: str) -> None:
-        async def write(session: AsyncSession) -> None:
-            values: dict[str, object] = {"failure": reason, "ended_at": utc_now()}
-            await runs.finish(session, experiment_id, self._runner_id, ExperimentStatus.FAILED, **values)
-
-        await persist(self._context, write)
-        self._hub.notify(experiment_id)
-        self._context.metrics.experiments_finished.labels(ExperimentStatus.FAILED).inc()
-        _log.error("experiment_unreadable", reason=reason)
-
     async def _end(self, experiment_id: str, measuring: asyncio.Task[ExperimentResult]) -> None:
         status, failure, result = self._outcome(measuring)
         # Before the run is told to have ended: who waits for that finds the profile as it was.
         await self._restore(experiment_id)
+        await self._finish(experiment_id, status, failure, result)
+
+    async def _finish(
+        self, experiment_id: str, status: ExperimentStatus, failure: str | None, result: ExperimentResult | None = None
+    ) -> None:
+        """Store how a run ended, and tell whoever watches."""
 
         async def write(session: AsyncSession) -> None:
             values: dict[str, object] = {"failure": failure, "ended_at": utc_now()}
