@@ -101,13 +101,14 @@ class ColdPrefillRun:
         name = f"{self.run_id}-{arm.name}-{work.residents}-{length}-{sample}"
         prompt = make_prompt(self.pool, length, seed=self.seed, block=sample, role="cold", index=length)
         stream = self._stream(name, Role.INJECTED, prompt, work.output_tokens, arm, salt=name)
+        step_before = await self.engine.newest_step()
         record = await self._finished(stream, work.request_timeout_seconds)
         ended = [resident for resident in residents if resident.record is not None]
         if ended:
             raise BlockProblemError("a resident ended before the block did: give residents more tokens")
         seconds = record.time_to_first_token_seconds
         assert seconds is not None  # a finished request has tokens
-        steps = await self.engine.steps()
+        steps = await self.engine.steps(after=step_before)
         chunks = None if steps is None else prefill_steps(steps, name, length).chunks
         return Sample(arm.name, length, sample, work.residents, seconds, chunks, record.usage.cached_tokens, record)
 

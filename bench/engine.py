@@ -100,23 +100,33 @@ class EngineClient:
         """Read the engine's metrics page."""
         return parse_page(await self._ask(self.address.url + "/metrics"))
 
-    async def steps(self) -> list[EngineStep] | None:
-        """Read the steps that the engine still has records of; None where its admin port is not known."""
+    async def newest_step(self) -> int:
+        """Return a step that every engine core has finished, as recent as can be told; 0 where none is known."""
+        if self.address.admin_url is None:
+            return 0
+        return _read_by_all_engines((step.engine, step.step) for step in await self._step_page("limit=1"))
+
+    async def steps(self, after: int = 0) -> list[EngineStep] | None:
+        """Read the records of the steps after `after`, as far as the engine still holds them.
+
+        None where its admin port is not known.
+        """
         if self.address.admin_url is None:
             return None
-        token = self.address.admin_token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         found: dict[tuple[int, int], EngineStep] = {}
         while True:
-            after = _read_by_all_engines(found)
-            query = f"/paceline/v1/steps?after={after}&limit={STEPS_PER_PAGE}"
-            answer = json.loads(await self._ask(self.address.admin_url + query, headers=headers))
-            page = [EngineStep.model_validate(record) for record in answer["records"]]
+            read = max(after, _read_by_all_engines(found))
+            page = await self._step_page(f"after={read}&limit={STEPS_PER_PAGE}")
             fresh = {(step.engine, step.step): step for step in page if (step.engine, step.step) not in found}
             found |= fresh
             # An engine that goes on stepping always has something fresh: a page that it did not fill is the newest.
             if not fresh or max(Counter(step.engine for step in page).values()) < STEPS_PER_PAGE:
                 return list(found.values())
+
+    async def _step_page(self, query: str) -> list[EngineStep]:
+        headers = {"Authorization": f"Bearer {self.address.admin_token}"} if self.address.admin_token else {}
+        answer = json.loads(await self._ask(f"{self.address.admin_url}/paceline/v1/steps?{query}", headers=headers))
+        return [EngineStep.model_validate(record) for record in answer["records"]]
 
     def completion(self, clock: RunClock, identity: RequestIdentity, prompt: list[int], cache_salt: str) -> Stream:
         """Prepare a greedy completion of exactly `identity.max_tokens` tokens; its body is built here, not when sent.

@@ -76,11 +76,12 @@ class MixedPhaseBlock:
             # Requests that the block before gave up may still be on their way out of the engine.
             self.trace.start_page = await self._page_once_running(0)
             await self._start_residents()
+            step_before = await self._engine.newest_step()
             await self._window_before()
             await self._inject()
             self.trace.measured_seconds = self._clock.seconds()
             self.trace.injected_page = await self._engine.metrics()
-            self.trace.steps = await self._engine.steps()
+            self.trace.steps = await self._engine.steps(after=step_before)
 
     async def close(self, reason: str | None = None) -> None:
         """End what still runs: as planned, or for a reason where the block was cut short."""

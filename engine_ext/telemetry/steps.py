@@ -3,16 +3,20 @@
 No lock: the admin routes read through a utility call, which vLLM runs in the scheduler's own thread.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from paceline.engine_ext.pacing.step_time import StepLoad, decode_load
 
-RING_STEPS: Final = 1024
-"""How many of the newest steps are kept."""
+RING_STEPS: Final = 16_384
+"""How many of the newest steps are kept: more than a long prompt takes in chunks that are many steps apart."""
+RING_REQUESTS: Final = 2**18
+"""How many requests the kept steps may hold together, which bounds the memory of a crowded engine's ring."""
 MAX_RECORDS: Final = 1000
 """How many records one answer carries at most: they are written between two engine steps."""
 
@@ -92,7 +96,8 @@ class StepLog:
     """
 
     in_flight: deque[Started] = field(default_factory=deque)
-    records: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RING_STEPS))
+    records: deque[StepRecord] = field(default_factory=deque)
+    recorded_requests: int = 0
     totals: dict[StepKind, KindTotals] = field(default_factory=lambda: {kind: KindTotals() for kind in StepKind})
     steps: int = 0
     busy: int = 0
@@ -128,8 +133,14 @@ class StepLog:
         self.deferred_prefill_steps += deferred > 0
         self.preemptions += len(output.preempted_req_ids or ())
         record = StepRecord(self.steps, revision, kind, deferred, seconds, load, output.num_scheduled_tokens)
-        self.records.append(record)
+        self._keep(record)
         return record
+
+    def _keep(self, record: StepRecord) -> None:
+        self.records.append(record)
+        self.recorded_requests += len(record.scheduled)
+        while len(self.records) > RING_STEPS or self.recorded_requests > RING_REQUESTS:
+            self.recorded_requests -= len(self.records.popleft().scheduled)
 
     def next_busy(self) -> int:
         """Return the number, among the steps that compute something, that the next such step will have."""
@@ -158,6 +169,9 @@ class StepLog:
     def page(self, after: int | None, limit: int) -> list[StepRecord]:
         """Return the newest `limit` records; with `after`, the first that follow that step, to page on from."""
         count = min(limit, MAX_RECORDS)
-        if after is None:
-            return list(self.records)[-count:] if count else []
-        return [record for record in self.records if record.step > after][:count]
+        first = max(0, len(self.records) - count) if after is None else bisect_right(self.records, after, key=_number)
+        return list(islice(self.records, first, first + count))
+
+
+def _number(record: StepRecord) -> int:
+    return record.step

@@ -63,10 +63,13 @@ class StepLog:
 
     async def answer(self, path: str, _body: Body, reply: Reply) -> None:
         query = parse_qs(urlsplit(path).query)
-        after, limit = int(query["after"][0]), int(query["limit"][0])
+        limit = int(query["limit"][0])
         records: list[dict[str, Any]] = []
         for engine, newest in self.newest.items():
-            own = [step for step in range(max(1, newest - 1_023), newest + 1) if step > after][:limit]
+            held = range(max(1, newest - 1_023), newest + 1)
+            own = (
+                [step for step in held if step > int(query["after"][0])][:limit] if "after" in query else held[-limit:]
+            )
             records += [{"engine": engine, "step": n, "durationSeconds": 0.1, "scheduled": {"r": 1}} for n in own]
             self.newest[engine] = newest + 1
         await reply.whole(json.dumps({"records": records, "counters": {}}))
@@ -84,6 +87,18 @@ async def test_the_whole_ring_is_read_though_new_steps_keep_coming() -> None:
             assert set(range(1_977, 3_001)) <= set(numbers)
 
 
+async def test_only_the_steps_after_the_newest_that_all_engine_cores_had_finished_are_read() -> None:
+    log = StepLog(2, steps=3_000)
+    log.newest[1] = 2_990
+    async with http_server(log.answer) as url, EngineClient(EngineAddress(url, admin_url=url)) as client:
+        before = await client.newest_step()
+        steps = await client.steps(after=before)
+    assert before == 2_990
+    assert steps is not None
+    assert {(step.engine, step.step) for step in steps} == {(0, n) for n in range(2_991, 3_002)} | {(1, 2_991)}
+
+
 async def test_without_an_admin_port_no_steps_are_told() -> None:
     async with EngineClient(EngineAddress("http://127.0.0.1:9")) as client:
+        assert await client.newest_step() == 0
         assert await client.steps() is None
