@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,8 @@ from paceline.kernels import build_cpu
 from paceline.kernels.arguments import PagedPrefill
 
 DTYPES: Final = {torch.float32: 0, torch.bfloat16: 1}
+LEVEL_VARIABLE: Final = "PACELINE_KERNEL_LEVEL"
+"""Names the highest level to use, `avx2` for instance; without it, the processor decides."""
 _FAILURES: Final = {1: "the level does not run on this processor", 2: "no memory for the threads' workspaces"}
 
 
@@ -70,13 +73,19 @@ class CpuKernels:
         if self._library.paceline_call_bytes() != ctypes.sizeof(_Call):
             message = f"{path.name} has another interface than loader.py: python kernels/build_cpu.py"
             raise KernelUnavailableError(message)
+        self._names = [
+            self._library.paceline_level_name(i).decode() for i in range(self._library.paceline_num_levels())
+        ]
+        highest = os.environ.get(LEVEL_VARIABLE) or self._names[-1]
+        if highest not in self._names:
+            known = ", ".join(self._names)
+            raise KernelUnavailableError(f"{LEVEL_VARIABLE} is {highest!r}: it must be one of {known}")
+        self._allowed = self._names[: self._names.index(highest) + 1]
 
     def levels(self, dtype: torch.dtype) -> tuple[str, ...]:
-        """Return the levels that run on this processor for a dtype, the fastest last; empty for other dtypes."""
+        """Return the levels that run here for a dtype, the fastest last; empty for other dtypes."""
         code = DTYPES.get(dtype, -1)
-        count = self._library.paceline_num_levels()
-        runs = [i for i in range(count) if self._library.paceline_level_runs(i, code)]
-        return tuple(self._library.paceline_level_name(i).decode() for i in runs)
+        return tuple(name for i, name in enumerate(self._allowed) if self._library.paceline_level_runs(i, code))
 
     def run(self, call: PagedPrefill, level: str | None = None) -> None:
         """Run a checked call on the fastest level, or on the one named.
@@ -84,8 +93,7 @@ class CpuKernels:
         Raises ValueError for a view that the kernel can't read, before anything is launched.
         """
         check_views(call)
-        names = self.levels(call.query.dtype)
-        index = self._level_index(level or names[-1])
+        name = level or self.levels(call.query.dtype)[-1]
         arguments = _Call(
             **call.layout(),
             key_element_stride=call.key_cache.stride(3),
@@ -94,16 +102,12 @@ class CpuKernels:
             num_heads=call.query.shape[1],
             num_kv_heads=call.key_cache.shape[1],
             page_size=call.page_size,
-            level=index,
+            level=self._names.index(name) if name in self._names else -1,
             scale=call.scale,
         )
         status = self._library.paceline_paged_prefill(ctypes.byref(arguments))
         if status:
             raise KernelUnavailableError(f"the CPU kernel failed: {_FAILURES.get(status, status)}")
-
-    def _level_index(self, name: str) -> int:
-        count = self._library.paceline_num_levels()
-        return next((i for i in range(count) if self._library.paceline_level_name(i).decode() == name), -1)
 
 
 def check_views(call: PagedPrefill) -> None:

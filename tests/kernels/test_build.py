@@ -8,10 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from toolchain import ROOT
 
 from paceline.kernels import build_cpu
-from paceline.kernels.loader import CpuKernels, KernelUnavailableError
+from paceline.kernels.loader import LEVEL_VARIABLE, CpuKernels, KernelUnavailableError
 
 LIBRARY_IN_WHEEL = "paceline/kernels/paged_prefill_cpu.so"
 
@@ -83,6 +84,15 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.so").write_text("no library")
     with pytest.raises(KernelUnavailableError, match="can't be loaded"):
         CpuKernels(tmp_path / "broken.so")
+
+
+def test_a_variable_names_the_highest_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LEVEL_VARIABLE, "portable")
+    kernels = CpuKernels(build_cpu.LIBRARY)
+    assert kernels.levels(torch.float32) == kernels.levels(torch.bfloat16) == ("portable",)
+    monkeypatch.setenv(LEVEL_VARIABLE, "sse")
+    with pytest.raises(KernelUnavailableError, match="'sse': it must be one of portable"):
+        CpuKernels(build_cpu.LIBRARY)
 
 
 def test_levels_share_no_function(tmp_path: Path) -> None:

@@ -114,17 +114,29 @@ def test_strided_views_of_a_larger_allocation(kernels: CpuKernels, dtype: torch.
 
 
 @each_level
+@pytest.mark.parametrize("heads", [1, 3, 5, 8, 16])
+def test_one_decoding_row_over_keys_cut_among_threads(
+    kernels: CpuKernels, dtype: torch.dtype, level: str, heads: int
+) -> None:
+    batch = Batch(rows=(1, 1), lengths=(4_500, 2_049), heads=heads, kv_heads=1, dtype=dtype)
+    outputs = [run(kernels, batch.with_page(page), level) for page in (16, 784, 800)]
+    assert_close(outputs[0], reference(batch))
+    assert all(torch.equal(a, b) for a, b in pairwise(outputs))
+
+
+@each_level
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
+@pytest.mark.parametrize("rows", [40, 1])
 def test_what_is_not_finite_spreads_as_in_the_reference(
-    kernels: CpuKernels, dtype: torch.dtype, level: str, bad: float, where: str
+    kernels: CpuKernels, dtype: torch.dtype, level: str, bad: float, where: str, rows: int
 ) -> None:
-    call = make(Batch(rows=(40, 3), lengths=(170, 90), page=48, heads=6, kv_heads=1, dtype=dtype))
+    call = make(Batch(rows=(rows, 3), lengths=(170, 90), page=48, heads=6, kv_heads=1, dtype=dtype))
     if where == "query":
-        call.query[7, 2, 11] = bad
+        call.query[rows // 5, 2, 11] = bad
     else:
         cache = call.key_cache if where == "key" else call.value_cache
-        block, offset = token_place(call, 0, 150)  # rows 0 to 19 of the 40 come before it
+        block, offset = token_place(call, 0, 150)  # rows 0 to 19 of 40 come before it
         cache[block, 0, offset, 11] = bad
     kernels.run(call, level)
     expected = paged_prefill_reference(call, torch.float32)
