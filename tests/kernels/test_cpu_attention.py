@@ -114,12 +114,12 @@ def test_strided_views_of_a_larger_allocation(kernels: CpuKernels, dtype: torch.
 
 
 @each_level
-@pytest.mark.parametrize("heads", [1, 3, 5, 8, 16])
+@pytest.mark.parametrize("heads", [1, 5, 8, 16])
 def test_one_decoding_row_over_keys_cut_among_threads(
     kernels: CpuKernels, dtype: torch.dtype, level: str, heads: int
 ) -> None:
-    batch = Batch(rows=(1, 1), lengths=(4_500, 2_049), heads=heads, kv_heads=1, dtype=dtype)
-    outputs = [run(kernels, batch.with_page(page), level) for page in (16, 784, 800)]
+    batch = Batch(rows=(1, 1), lengths=(2_100, 700), heads=heads, kv_heads=1, dtype=dtype)
+    outputs = [run(kernels, batch.with_page(page), level) for page in (48, 784)]
     assert_close(outputs[0], reference(batch))
     assert all(torch.equal(a, b) for a, b in pairwise(outputs))
 
