@@ -10,8 +10,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from paceline.engine_ext.coalescing.plan import Refusal, SpanPlan
 from paceline.engine_ext.scheduler import PacedScheduler
+from paceline.engine_ext.settings import CoalescingSettings, FinalChunk
 
 LADDER_SPAN_TOKENS: Final = 131_071
+LADDER: Final = CoalescingSettings(final_chunk=FinalChunk.ENABLED, max_span_tokens=LADDER_SPAN_TOKENS)
 
 
 class LadderScheduler(PacedScheduler):
