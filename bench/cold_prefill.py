@@ -47,10 +47,7 @@ class ColdPrefill:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured prompt: seconds to its first token, its passes, and how many of its tokens were cached.
-
-    `passes` is None where the engine's admin port is not known.
-    """
+    """One measured prompt: seconds to its first token, and its passes, None where the admin port is not known."""
 
     arm: str
     length: int
@@ -58,7 +55,6 @@ class Sample:
     residents: int
     seconds: float
     passes: int | None
-    cached_tokens: int | None
     record: RequestRecord
 
 
@@ -73,10 +69,15 @@ class ColdPrefillRun:
     clock: RunClock = field(default_factory=RunClock)
     run_id: str = field(default_factory=lambda: f"cold-{secrets.token_hex(4)}")
     pool: tuple[int, ...] = ()
+    runs: int = 0
 
     async def run(self, work: ColdPrefill, arms: Sequence[Arm]) -> list[Sample]:
-        """Run all blocks. Raises BlockProblemError for a request that does not end as planned."""
+        """Run all blocks; every prompt is cold, also those of an earlier run.
+
+        Raises BlockProblemError for a request that does not end as planned.
+        """
         self.pool = self.pool or await self.engine.prompt_pool()
+        self.runs += 1
         samples: list[Sample] = []
         for sample, arm in work.block_order(arms):
             await self.apply_settings(arm)
@@ -98,7 +99,7 @@ class ColdPrefillRun:
     async def _measure(
         self, work: ColdPrefill, arm: Arm, sample: int, length: int, residents: Sequence[Stream]
     ) -> Sample:
-        name = f"{self.run_id}-{arm.name}-{work.residents}-{length}-{sample}"
+        name = f"{self.run_id}-{self.runs}-{arm.name}-{work.residents}-{length}-{sample}"
         prompt = make_prompt(self.pool, length, seed=self.seed, block=sample, role="cold", index=length)
         stream = self._stream(name, Role.INJECTED, prompt, work.output_tokens, arm, salt=name)
         step_before = await self.engine.newest_step()
@@ -106,16 +107,26 @@ class ColdPrefillRun:
         ended = [resident for resident in residents if resident.record is not None]
         if ended:
             raise BlockProblemError("a resident ended before the block did: give residents more tokens")
+        if record.usage.cached_tokens:
+            raise BlockProblemError(f"{name} was not cold: {record.usage.cached_tokens} of its tokens were cached")
         seconds = record.time_to_first_token_seconds
         assert seconds is not None  # a finished request has tokens
-        steps = await self.engine.steps(after=step_before)
-        chunks = None if steps is None else prefill_steps(steps, name, length).chunks
-        return Sample(arm.name, length, sample, work.residents, seconds, chunks, record.usage.cached_tokens, record)
+        passes = await self._passes(name, length, step_before)
+        return Sample(arm.name, length, sample, work.residents, seconds, passes, record)
+
+    async def _passes(self, name: str, length: int, after: int) -> int | None:
+        steps = await self.engine.steps(after=after)
+        if steps is None:
+            return None
+        found = prefill_steps(steps, name, length)
+        if not found.complete:
+            raise BlockProblemError(f"the engine has records of {found.tokens} of the {length} tokens of {name} only")
+        return found.chunks
 
     async def _start_residents(self, work: ColdPrefill, arm: Arm, sample: int) -> list[Stream]:
         residents = []
         for index in range(work.residents):
-            name = f"{self.run_id}-{arm.name}-resident-{index}-{sample}"
+            name = f"{self.run_id}-{self.runs}-{arm.name}-resident-{index}-{sample}"
             prompt = make_prompt(
                 self.pool, work.resident_prompt_tokens, seed=self.seed, block=sample, role="resident", index=index
             )

@@ -117,6 +117,7 @@ class FakeEngine:
     running: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     cached: set[str] = field(default_factory=set)
+    hits: dict[str, int] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     interval: int = 1
 
@@ -174,7 +175,8 @@ class FakeEngine:
             return
         key = json.dumps([prompt, body["cache_salt"] if self.salted else ""])
         self.counters["vllm:prefix_cache_queries"] += len(prompt)
-        self.counters["vllm:prefix_cache_hits"] += len(prompt) if key in self.cached else 0
+        self.hits[request_id] = len(prompt) if key in self.cached else 0
+        self.counters["vllm:prefix_cache_hits"] += self.hits[request_id]
         self.cached.add(key)
         self.started.append(request_id)
         self.running += 1
@@ -203,7 +205,8 @@ class FakeEngine:
                 self.prefill.append(0.5)
             await reply.event(self._chunk(prompt, request_id, position, last=position == count - 1))
             await asyncio.sleep(STEP_SECONDS)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": count}
+        details = {"cached_tokens": self.hits[request_id]}
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "prompt_tokens_details": details}
         await reply.event({"choices": [], "usage": usage})
         await reply.event("[DONE]")
         await reply.end()

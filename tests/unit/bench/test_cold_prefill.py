@@ -14,7 +14,7 @@ from paceline.engine_ext.settings import CoalescingSettings, FinalChunk
 ARMS = (Arm(name="stock"), Arm(name="coalesced", coalescing=CoalescingSettings(final_chunk=FinalChunk.ENABLED)))
 
 
-async def run(fake, work, arms=ARMS):
+async def run(fake, work, arms=ARMS, times=1):
     applied, told = [], []
 
     async def apply(arm):
@@ -23,7 +23,8 @@ async def run(fake, work, arms=ARMS):
     async with fake.serve() as url:
         async with EngineClient(EngineAddress(url)) as client:
             await client.fingerprint()
-            samples = await ColdPrefillRun(client, apply, told.append).run(work, arms)
+            cold = ColdPrefillRun(client, apply, told.append)
+            samples = [sample for _ in range(times) for sample in await cold.run(work, arms)]
         async with asyncio.timeout(10):  # the engine notices a little later that its clients went away
             while fake.running:
                 fake.ended.clear()
@@ -57,6 +58,18 @@ async def test_each_length_runs_once_a_block_and_every_prompt_is_cold():
     assert all(sample.seconds > 0 and sample.passes is None for sample in samples)
     same = [sample.record.output_token_ids for sample in samples if (sample.length, sample.sample) == (200, 0)]
     assert same[0] == same[1]  # both arms are given the same prompt
+
+
+async def test_the_same_work_run_again_is_cold_again():
+    fake = FakeEngine()
+    samples, _ = await run(fake, ColdPrefill(lengths=(100,), samples=1), times=2)
+    assert len(samples) == 4
+    assert set(fake.hits.values()) == {0}
+
+
+async def test_a_prompt_that_was_not_cold_makes_the_run_fail():
+    with pytest.raises(BlockProblemError, match="coalesced-0-100-0 was not cold: 100 of its tokens were cached"):
+        await run(FakeEngine(salted=False), ColdPrefill(lengths=(100,), samples=1))
 
 
 async def test_residents_decode_beside_and_are_ended_with_the_block():
