@@ -4,7 +4,7 @@ Source: the continuation-coalescing follow-up for GLM on four DGX Sparks (facts 
 A position p is a count of tokens: the state at p is the state after the first p tokens of the prompt.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -144,24 +144,3 @@ def plan_span(
     if any((target - start) % limits.cut_tokens for target in targets):
         return Refusal.UNALIGNED_CUT
     return SpanPlan(request_id, start, end, targets, spare, keeps_end)
-
-
-def prefill_spans(
-    prompt_tokens: int, budget_tokens: int, grids: Grids, limits: SpanLimits, *, off_grid: bool = True
-) -> Iterator[tuple[int, int]]:
-    """Yield the (start, end) of each pass over a cold, lone prompt.
-
-    Without `off_grid`, a last span that ends off the fine grid climbs the ladder instead: one pass for each retained
-    position, which is what the source did before its change.
-    """
-    start = 0
-    while start < prompt_tokens:
-        end = min(start + budget_tokens, prompt_tokens)
-        aligned_end = end // grids.fine_tokens * grids.fine_tokens
-        if end < prompt_tokens and aligned_end > start:
-            end = aligned_end
-        plan = plan_span("", start, end, prompt_tokens, grids, limits)
-        if isinstance(plan, Refusal) or (end % grids.fine_tokens and not off_grid):
-            end = next((stop for stop in grids.retained(prompt_tokens) if start < stop < end), end)
-        yield start, end
-        start = end

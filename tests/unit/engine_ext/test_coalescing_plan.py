@@ -12,7 +12,6 @@ from paceline.engine_ext.coalescing.plan import (
     SpanLimits,
     SpanPlan,
     plan_span,
-    prefill_spans,
 )
 
 B = 512
@@ -21,6 +20,25 @@ DCP4 = Grids(B, 4 * B, keeps_previous=False)
 DCP1_DROP = Grids(B, B, keeps_previous=True)
 DCP1 = Grids(B, B, keeps_previous=False)
 LIMITS = SpanLimits(max_tokens=8192, cut_tokens=64)
+
+
+def prefill_spans(prompt_tokens, budget_tokens, grids, limits, *, off_grid=True):
+    """Yield the (start, end) of each pass over a cold, lone prompt.
+
+    Without `off_grid`, a last span that ends off the fine grid climbs the ladder instead: one pass for each retained
+    position, which is what the source did before its change.
+    """
+    start = 0
+    while start < prompt_tokens:
+        end = min(start + budget_tokens, prompt_tokens)
+        aligned_end = end // grids.fine_tokens * grids.fine_tokens
+        if end < prompt_tokens and aligned_end > start:
+            end = aligned_end
+        plan = plan_span("", start, end, prompt_tokens, grids, limits)
+        if isinstance(plan, Refusal) or (end % grids.fine_tokens and not off_grid):
+            end = next((stop for stop in grids.retained(prompt_tokens) if start < stop < end), end)
+        yield start, end
+        start = end
 
 
 def lengths(prompt, grids=DCP4_DROP, **how):
