@@ -13,13 +13,16 @@ from functools import cache
 from typing import Any, Final
 
 DIGEST_LENGTH: Final = 16
+ABSENT: Final = "absent"
+"""Stands for the digest of a hook that a version does without."""
 
 
 @dataclass(frozen=True)
 class Hook:
     """A piece of vLLM that a feature overrides, wraps or reads.
 
-    `target` is `module:qualified.name`; `tested` maps digests of its source to the vLLM version that has it.
+    `target` is `module:qualified.name`; `tested` maps digests of its source to the vLLM versions that have it, and
+    ABSENT to a version that lacks it and needs it for nothing.
     """
 
     feature: str
@@ -33,49 +36,55 @@ HOOKS: Final = (
         "pacing",
         "vllm.v1.core.sched.scheduler:Scheduler.schedule",
         "held requests compute nothing because of how it counts new tokens and obeys the pause",
-        {"da4f2cf2fc39c39e": "0.32.0"},
+        {"da4f2cf2fc39c39e": "0.32.0", "657b759ca1c6e53b": "0.22.1", "fa34c8a13c0a8936": "0.33.0"},
     ),
     Hook(
         "pacing",
         "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
         "keeps is_prefill_chunk, by which prefills are told from decoders",
-        {"2b527eb8070d3cce": "0.32.0"},
+        {"2b527eb8070d3cce": "0.32.0, 0.33.0", "15a2a325c9e583a6": "0.22.1"},
     ),
     Hook(
         "pacing",
         "vllm.v1.core.sched.scheduler:Scheduler._reserve_prefill_lookahead",
         "overridden to keep prefill chunks off the size of a verify batch",
-        {"c214e49d7610a63a": "0.32.0"},
+        {"c214e49d7610a63a": "0.32.0, 0.33.0", ABSENT: "0.22.1"},
     ),
     Hook(
         "pacing",
         "vllm.v1.core.sched.scheduler:Scheduler._preempt_request",
         "preempted requests are exempt from holding by what it leaves in them",
-        {"4113f5de8a84ec25": "0.32.0"},
+        {"4113f5de8a84ec25": "0.32.0", "2a89cd7178fe260c": "0.22.1", "8d67cc4e85688724": "0.33.0"},
     ),
     Hook(
         "pacing",
         "vllm.v1.core.sched.async_scheduler:AsyncScheduler",
         "base class; its placeholders tell output in flight",
-        {"157edcf67cd38116": "0.32.0"},
+        {"157edcf67cd38116": "0.32.0", "dbf3aac00cd036ca": "0.22.1", "991e40506b5d430d": "0.33.0"},
     ),
     Hook(
         "pacing",
         "vllm.v1.core.sched.interface:PauseState",
         "PAUSED_NEW holds waiting requests for a step",
-        {"71d3684a6d04c4c4": "0.32.0"},
+        {"71d3684a6d04c4c4": "0.32.0, 0.33.0", "031a047bae8c0b08": "0.22.1"},
     ),
     Hook(
         "admin",
         "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
         "runs utility calls by name between two steps",
-        {"b2026637e79970b6": "0.32.0"},
+        {"b2026637e79970b6": "0.32.0", "617c2563701eaa88": "0.22.1", "3106e8610d8b4d46": "0.33.0"},
     ),
     Hook(
         "admin",
         "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async",
         "asks one engine core, so that the others' answers don't hide the one that is late",
-        {"72f6f12f61197b0f": "0.32.0"},
+        {"72f6f12f61197b0f": "0.32.0, 0.33.0", "e633c6c549817335": "0.22.1"},
+    ),
+    Hook(
+        "registration",
+        "vllm.entrypoints.serve:register_vllm_serve_api_routers",
+        "wrapped where vLLM has no endpoint plugins: it sees the application before it starts",
+        {"cbb05836083a199f": "0.22.1"},
     ),
     Hook(
         "coalescing",
@@ -214,10 +223,10 @@ def check(hook: Hook) -> str | None:
     try:
         source = inspect.getsource(resolve(hook.target))
     except (ImportError, AttributeError, OSError) as error:
-        return f"this engine has no {hook.target} ({error})"
+        return None if ABSENT in hook.tested else f"this engine has no {hook.target} ({error})"
     if digest(source) in hook.tested:
         return None
-    versions = ", ".join(sorted(set(hook.tested.values())))
+    versions = ", ".join(sorted({version for versions in hook.tested.values() for version in versions.split(", ")}))
     return f"{hook.target} of this engine differs from those tested (vLLM {versions})"
 
 

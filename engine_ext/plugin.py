@@ -25,9 +25,11 @@ def register() -> None:
     from vllm.v1.engine.core import EngineCore  # here: vLLM may load plugins while it imports its core
 
     from paceline.engine_ext import utility
+    from paceline.engine_ext.admin import registration
     from paceline.engine_ext.coalescing import patches
     from paceline.engine_ext.page_gate import patches as page_gate
 
     utility.install(EngineCore)
+    registration.install()
     patches.install()
     page_gate.install()

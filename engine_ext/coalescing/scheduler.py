@@ -36,7 +36,9 @@ class CoalescingMixin(Scheduler):
         coordinator = self.kv_cache_manager.coordinator
         self._states = [m for m in coordinator.single_type_managers if isinstance(m, CoalescingMambaManager)]
         self._spare_pool = coordinator.block_pool if isinstance(coordinator.block_pool, SparePool) else None
-        self.coalescing_obstacles: tuple[str, ...] = (*compat.problems("coalescing"), *admission.engine_obstacles(self))
+        self.coalescing_obstacles: tuple[str, ...] = compat.problems("coalescing") or tuple(
+            admission.engine_obstacles(self)
+        )
         if not self.coalescing_obstacles and (not self._states or self._spare_pool is None):
             self.coalescing_obstacles = ("vLLM built its caches before the plugin was loaded",)
         for obstacle in self.coalescing_obstacles:

@@ -7,7 +7,6 @@ from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.scheduler import Scheduler
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.environment import settings_path
@@ -15,9 +14,10 @@ from paceline.engine_ext.live import Applied, decide, read_settings
 from paceline.engine_ext.pacing import prefills, view
 from paceline.engine_ext.pacing.cadence import Cadence
 from paceline.engine_ext.pacing.hold import Hold, held
-from paceline.engine_ext.pacing.reasons import unpaceable
+from paceline.engine_ext.pacing.reasons import own_cadence, unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel
+from paceline.engine_ext.pacing.stock import StockScheduler
 from paceline.engine_ext.pacing.turns import Turn, end_turn, next_in_turn, take_turn
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
 from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
@@ -25,7 +25,7 @@ from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode
 logger = init_logger("vllm.paceline")
 
 
-class PacingMixin(Scheduler):
+class PacingMixin(StockScheduler):
     """Paces prefills by holding them for single steps; put it before vLLM's `AsyncScheduler` among the bases.
 
     `live` holds the settings that the engine runs; it is replaced between two steps and may be read by other mixins.
@@ -37,7 +37,7 @@ class PacingMixin(Scheduler):
         self.clock: Callable[[], float] = time.monotonic
         self.live: LiveSettings = read_settings(settings_path())
         self.incompatible = compat.problems("pacing")
-        self.unpaced_reasons = [*self.incompatible, *unpaceable(self.vllm_config)]
+        self.unpaced_reasons = [*self.incompatible, *unpaceable(self.vllm_config), *own_cadence(self)]
         self.engine_rank: int = self.vllm_config.parallel_config.data_parallel_index
         self.cadence = Cadence()
         self.step_log = StepLog()
@@ -143,7 +143,7 @@ class PacingMixin(Scheduler):
     def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
         now = self.clock()
         decoders = [r.request_id for r in self.running if view.is_decoder(r, self.max_model_len)]
-        turn = [*prefilling, *prefills.next_waiting(self.waiting)]
+        turn = [*prefilling, *prefills.next_waiting(self.admission_queue)]
         return slo.gap_steps(
             Prospect(
                 now=now,
@@ -161,7 +161,7 @@ class PacingMixin(Scheduler):
         if self._pause_state is not PauseState.UNPAUSED:
             return 0
         free = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
-        return max(0, min(free, len(self.waiting)))
+        return max(0, min(free, len(self.admission_queue)))
 
     def _first_waiting_is_exempt(self) -> bool:
         if self.lora_config is not None or self.kv_holding_waiting:

@@ -52,4 +52,5 @@ def is_ready_after_preemption(request: Any) -> bool:
     """Tell whether a waiting request was preempted and the scheduler can take it back at once."""
     if request.status is not RequestStatus.PREEMPTED:
         return False
-    return not request.num_stale_output_tokens or request.drop_stale_output
+    # vLLM 0.22.1 takes it back whatever of its output is in flight.
+    return not getattr(request, "num_stale_output_tokens", 0) or request.drop_stale_output

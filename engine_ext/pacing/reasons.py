@@ -18,3 +18,11 @@ def unpaceable(vllm_config: Any) -> list[str]:
     if getattr(vllm_config, "ec_transfer_config", None) is not None:
         reasons.append("an encoder-cache connector is configured, and holding requests would delay its loads")
     return reasons
+
+
+def own_cadence(scheduler: Any) -> list[str]:
+    """Return why a scheduler that holds prefills itself, as vLLM's can since 0.33, is not paced; mostly empty."""
+    interval = getattr(scheduler, "local_prefill_interval", 1)
+    if interval <= 1:
+        return []
+    return [f"vLLM itself holds prefills for {interval} steps: leave prefill_schedule_interval at 1 to have them paced"]

@@ -52,7 +52,7 @@ def take_turn(scheduler: Any, partial: Sequence[Any], admittable: int) -> Turn |
 
     `partial` are the prefills in `running` that may be held; `admittable` is how many waiting ones there are slots for.
     """
-    waiting = _ready(prefills.next_waiting(scheduler.waiting), admittable, partial, _free_tokens(scheduler))
+    waiting = _ready(prefills.next_waiting(scheduler.admission_queue), admittable, partial, _free_tokens(scheduler))
     requests = [*partial, *waiting]
     if len(requests) < 2:
         return None
