@@ -10,7 +10,12 @@ compile() { "$uv" pip compile --quiet --no-emit-index-url --no-header --no-annot
 compile pyproject.toml --extra dev -o constraints/dev.txt
 # What the image of the control plane holds: a part of the above, in the same versions.
 compile pyproject.toml --extra operator --extra api --constraint constraints/dev.txt -o constraints/control-plane.txt
-[ $# -gt 0 ] || set -- $(ls constraints/engine-cpu-*.in | sed 's/.*cpu-//; s/.in$//')
+[ $# -gt 0 ] || set -- $(ls constraints/engine-*.in | sed 's/.*-//; s/.in$//')
 for version; do
-  compile "constraints/engine-cpu-$version.in" --override "constraints/engine-cpu-$version.overrides" -o "constraints/engine-cpu-$version.txt"
+  if [ -f "constraints/engine-scheduler-$version.in" ]; then
+    # On top of an engine's packages: only what those lack or have in another version.
+    compile "constraints/engine-scheduler-$version.in" --no-deps -o "constraints/engine-scheduler-$version.txt"
+  else
+    compile "constraints/engine-cpu-$version.in" --override "constraints/engine-cpu-$version.overrides" -o "constraints/engine-cpu-$version.txt"
+  fi
 done
