@@ -12,7 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 PYTEST = (str(BIN / "python"), "-m", "pytest")
-ENGINE_PYTEST = (str(ROOT / ".venv-engine-0.32" / "bin" / "python"), "-P", "-m", "pytest")
+ENGINES = ("0.22.1", "0.32", "0.33")
+"""The engines that the contract tests run on: docs/engines.md says what each of them is."""
+
+
+def engine_pytest(engine: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs tests inside an engine's environment."""
+    return (str(ROOT / f".venv-engine-{engine}" / "bin" / "python"), "-P", "-m", "pytest", *arguments)
+
+
 ENGINE_ENV = ("bash", "scripts/engine_env.sh")
 MODEL = ("bash", "scripts/model.sh")
 NVRTC_ENV = ("bash", "scripts/nvrtc_env.sh")
@@ -42,10 +50,16 @@ PARTS = {
         ),
     ),
     "unit": Part("pure logic", ((*PYTEST, "tests/unit"),)),
-    "contract": Part("the real vLLM scheduler, step by step", ((*ENGINE_PYTEST, "tests/contract"),), (ENGINE_ENV,)),
-    "engine": Part("a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, MODEL)),
+    "contract": Part(
+        f"the real vLLM scheduler, step by step, of vLLM {', '.join(ENGINES)}",
+        tuple(engine_pytest(engine, "tests/contract") for engine in ENGINES),
+        tuple((*ENGINE_ENV, engine) for engine in ENGINES),
+    ),
+    "engine": Part(
+        "a real vLLM engine on CPU", ((*PYTEST, "tests/engine"),), (ENGINE_ENV, (*ENGINE_ENV, "0.22.1"), MODEL)
+    ),
     "api": Part("the control API on SQLite and PostgreSQL", ((*PYTEST, "tests/api"),), (PGBOUNCER,)),
-    "kernels": Part("the attention kernels", ((*ENGINE_PYTEST, "tests/kernels"),), (ENGINE_ENV, NVRTC_ENV)),
+    "kernels": Part("the attention kernels", (engine_pytest("0.32", "tests/kernels"),), (ENGINE_ENV, NVRTC_ENV)),
     "charts": Part("the Helm chart", ((*PYTEST, "tests/charts"),), ((*KUBERNETES, "helm"),)),
     "cluster": Part(
         "a real Kubernetes",

@@ -1,4 +1,4 @@
-"""Puts this folder's harness on the path, and lets vLLM and torch warn about themselves."""
+"""Puts this folder's harness on the path, lets vLLM warn about itself, and chooses tests by the engine."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from engines import ENGINE, SUPPORT
+
+collect_ignore_glob = list(SUPPORT.left_out)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep warnings errors for our code only: vLLM and what it imports use deprecated parts of each other."""
     for module in ("torch", "vllm", "transformers", "importlib", "numba", "<frozen importlib"):
         config.addinivalue_line("filterwarnings", f"ignore:::{module}.*")
+
+
+def pytest_report_header() -> list[str]:
+    """Say which engine the tests run on, and what it is not asked."""
+    return [f"engine: vLLM {ENGINE}", *(f"not on it: {name}: {why}" for name, why in SUPPORT.left_out.items())]
