@@ -4,6 +4,7 @@ The token at position p of a sequence is `token_at(p)`, so a duplicated, lost or
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,8 +103,12 @@ class Driver:
         priority: int = 0,
         salt: int | None = None,
         grammar: bool = False,
+        images: Sequence[Any] = (),
     ) -> None:
-        """Send a request; prompts differ from each other unless they are given the same `salt`."""
+        """Send a request; prompts differ from each other unless they are given the same `salt`.
+
+        `images` are vLLM's multimodal features; their places in the prompt count, not their content.
+        """
         offset = salt if salt is not None else 1 + len(self.requests)
         structure = StructuredOutputsParams(regex="x*") if grammar else None
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0.0, structured_outputs=structure)
@@ -116,6 +121,7 @@ class Driver:
             arrival_time=float(len(self.requests)),
             priority=priority,
             block_hasher=self.hasher,
+            mm_features=list(images),
         )
         self.requests[name] = request
         self.outputs[name] = []
