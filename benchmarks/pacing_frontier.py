@@ -4,7 +4,7 @@ A real engine on CPU with the tiny model. Residents decode while a cold prompt i
 in blocks that alternate on one engine; the pacing formula predicts every arm from the unpaced one. Beside it what a
 user would do without Paceline, which needs a restart for each: a smaller max_num_batched_tokens, or a
 long_prefill_token_threshold, on vLLM's own scheduler. Each is compared at its own TTFT with the paced frontier there.
-vLLM's prefill interval for data-parallel engines is left out: one engine has no data parallelism.
+vLLM's prefill interval is for data-parallel engines only: interval_scheduler.py drives it here as their cores do.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ from paceline.operator.api.v1alpha1 import InferenceProfileSpec
 RATE, WAIT = Metric.RESIDENT_RATE_DURING, Metric.TIME_TO_FIRST_TOKEN
 INTERVALS = (0, 2, 4, 8, 16)
 STOCK_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
+INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
 RESIDENTS = 2
 
@@ -49,14 +50,25 @@ class Alternative:
     name: str
     budget: int | None = None
     arguments: tuple[str, ...] = ()
+    scheduler: str = STOCK_SCHEDULER
 
 
 ALTERNATIVES = (
-    Alternative("max_num_batched_tokens=272", budget=272),
-    Alternative("long_prefill_token_threshold=256", arguments=("--long-prefill-token-threshold", "256")),
-    Alternative("max_num_batched_tokens=144", budget=144),
-    Alternative("long_prefill_token_threshold=128", arguments=("--long-prefill-token-threshold", "128")),
+    *(Alternative(f"max_num_batched_tokens={tokens}", budget=tokens) for tokens in (272, 528)),
+    *(
+        Alternative(f"long_prefill_token_threshold={tokens}", arguments=("--long-prefill-token-threshold", str(tokens)))
+        for tokens in (256, 512)
+    ),
+    *(
+        Alternative(
+            f"prefill_schedule_interval={n}, as if data-parallel",
+            arguments=("--prefill-schedule-interval", str(n)),
+            scheduler=INTERVAL_SCHEDULER,
+        )
+        for n in (4, 8)
+    ),
 )
+"""The tiny model's states lie 256 tokens apart, and vLLM cuts its prompts nowhere else: no chunk can be smaller."""
 
 
 @dataclass
@@ -183,6 +195,14 @@ def simulated(plan: ExperimentPlan, result: ExperimentResult, blocks: list[Block
     }
 
 
+def show(name: str, arm: Mapping[str, Any]) -> None:
+    rate, wait = arm.get(RATE.value, ["-"]), arm.get(WAIT.value, ["-"])
+    errors = [f"{arm[f'{metric.value}Error']:+.1%}" for metric in (RATE, WAIT) if f"{metric.value}Error" in arm]
+    said = f", formula off by {' and '.join(errors)}" if errors else ""
+    said += f", paced x{arm['ratio']:.2f} at this TTFT" if "ratio" in arm else ""
+    print(f"{name:<42} resident {rate[0]:>8} tok/s, TTFT {wait[0]:>8} s{said}", flush=True)
+
+
 def measure(
     folder: Path, workload: MixedPhase, blocks: int, alternatives: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -204,6 +224,8 @@ def measure(
         "simulator": simulated(plan.model_copy(update={"workload": sized}), result, kept),
         "alternatives": {},
     }
+    for name, arm in figures["frontier"].items():
+        show(name, arm)
     errors = {
         metric: [abs(arm.predicted[metric] / arm.metrics[metric].value - 1) for arm in arms.values() if arm.predicted]
         for metric in (RATE, WAIT)
@@ -215,7 +237,8 @@ def measure(
     }
     for alternative in ALTERNATIVES[:alternatives]:
         other = profile(alternative.budget, alternative.arguments)
-        with running_engine(other, folder, STOCK_SCHEDULER, environment(other)) as engine:
+        env = environment(other) | {"PYTHONPATH": str(ROOT / "benchmarks")}
+        with running_engine(other, folder, alternative.scheduler, env) as engine:
             stock = asyncio.run(run_stock(engine, alternative, sized, blocks, other))
         shown = row(stock)
         if stock.valid and arms:
@@ -226,16 +249,9 @@ def measure(
             targets[f"paced resident tok/s at the TTFT of stock with {alternative.name}"] = Target(
                 1.0, ratio, at_least=True
             )
+        show(alternative.name, shown)
         figures["alternatives"][alternative.name] = shown
     return figures, targets
-
-
-def show(figures: Mapping[str, Any]) -> None:
-    for name, arm in [*figures["frontier"].items(), *figures["alternatives"].items()]:
-        rate, wait = arm.get(RATE.value, ["-"]), arm.get(WAIT.value, ["-"])
-        said = f", formula off by {arm[f'{RATE.value}Error']:+.1%}" if f"{RATE.value}Error" in arm else ""
-        said += f", paced x{arm['ratio']:.2f} at this TTFT" if "ratio" in arm else ""
-        print(f"{name:<36} resident {rate[0]:>8} tok/s, TTFT {wait[0]:>8} s{said}")
 
 
 def main() -> int:
@@ -256,7 +272,6 @@ def main() -> int:
     workload = MixedPhase(residents=RESIDENTS, target_prefill_seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="frontier-") as name:
         figures, targets = measure(Path(name), workload, blocks, alternatives)
-    show(figures)
     return report("pacing_frontier", versions("paceline", "aiohttp") | {"vllm": "0.32.0 (CPU)"}, figures, targets)
 
 
