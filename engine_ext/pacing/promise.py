@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-CREDIT_RELEASES: Final = 8.0
+CREDIT_RELEASES: Final = 16.0
 """How many releases a fast resident may save up for.
 
-Much more would let a long answer pay for one long stall. Fewer hold the mean over shorter stretches, and make newcomers
-wait for what the mean over a whole request does not need: benchmarks/slo_attainment.py tells the price.
+Whoever reads at the promised pace waits for no token whatever the cap, since credit is what lies ready ahead of him. The
+cap bounds how long his tokens may then come slower than promised. A lower one makes newcomers wait for what the mean
+over a request does not need: benchmarks/slo_attainment.py tells the price.
 """
 PRUNE_MARGIN: Final = 64
 
