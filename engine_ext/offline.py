@@ -4,11 +4,12 @@ The scheduler needs a model's shape and a cache's size, never weights. Importing
 """
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Literal
 
 from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -37,28 +38,35 @@ class Shape:
         return 2 if self.asynchronous or self.pipeline > 1 else 1
 
 
-@cache
-def model_config() -> ModelConfig:
-    """Return the configuration of a small Llama, from a temporary folder that holds nothing else."""
+def model_from(document: Mapping[str, Any], dtype: Literal["float16", "bfloat16"]) -> ModelConfig:
+    """Return the configuration of a model by its config.json, from a temporary folder that holds nothing else."""
     folder = Path(mkdtemp(prefix="paceline-offline-"))
-    shape = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "num_hidden_layers": 2,
-        "vocab_size": 512,
-        "max_position_embeddings": MAX_MODEL_TOKENS,
-        "torch_dtype": "float16",
-    }
-    (folder / "config.json").write_text(json.dumps(shape))
-    return ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16", seed=0)
+    (folder / "config.json").write_text(json.dumps(document))
+    return ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype=dtype, seed=0)
 
 
 @cache
-def vllm_config(shape: Shape) -> VllmConfig:
+def small_llama() -> ModelConfig:
+    """Return the configuration of a small Llama."""
+    return model_from(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 2,
+            "vocab_size": 512,
+            "max_position_embeddings": MAX_MODEL_TOKENS,
+            "torch_dtype": "float16",
+        },
+        dtype="float16",
+    )
+
+
+@cache
+def vllm_config(shape: Shape, model_config: Callable[[], ModelConfig] = small_llama) -> VllmConfig:
     """Return the engine configuration of a shape."""
     model = model_config()
     parallel = ParallelConfig(pipeline_parallel_size=shape.pipeline, distributed_executor_backend="mp")

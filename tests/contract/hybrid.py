@@ -1,40 +1,35 @@
-"""Drives vLLM's real scheduler and cache managers over a hybrid model, with a worker that only keeps the books.
+"""Drives vLLM's real scheduler and cache managers over a hybrid model, with a worker that only keeps the books."""
 
-The worker holds no tensors: for each cache block it remembers of which tokens it holds the state. It mirrors vLLM's
-own one (block tables that only grow, the state of the last step read from the column before), so a state that was
-never written, or belongs to other tokens, is noticed the moment it is read.
-"""
-
-import json
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
+from itertools import takewhile
 from typing import Any
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from bookkeeping import BookkeepingWorker
+from vllm.config import ModelConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from paceline.engine_ext import offline
 from paceline.engine_ext.coalescing import patches
-from paceline.engine_ext.coalescing.scheduler import PLAN_ATTRIBUTE
+from paceline.engine_ext.offline import Shape, model_from
 from paceline.engine_ext.scheduler import PacedScheduler
 from paceline.engine_ext.settings import CoalescingSettings, FinalChunk
 
 patches.install()
 init_none_hash(sha256)
 
-OUTPUT_TOKEN = 7
+OUTPUT_TOKEN, WRONG_DRAFT = 7, 99
 STATE_GROUPS = 2
 ON = CoalescingSettings(final_chunk=FinalChunk.ENABLED)
 OFF = CoalescingSettings()
@@ -59,10 +54,8 @@ CONFIG = {
 
 
 @cache
-def model_config() -> ModelConfig:
-    folder = Path(mkdtemp(prefix="paceline-hybrid-"))
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    return ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="bfloat16", seed=0)
+def hybrid_model() -> ModelConfig:
+    return model_from(CONFIG, dtype="bfloat16")
 
 
 @dataclass(frozen=True)
@@ -81,37 +74,20 @@ class Options:
 
 @cache
 def vllm_config(options: Options) -> VllmConfig:
-    model = model_config()
-    config = VllmConfig(
-        model_config=model,
-        cache_config=CacheConfig(block_size=options.block, cache_dtype="auto", enable_prefix_caching=True),
-        scheduler_config=SchedulerConfig(
-            max_num_seqs=options.max_seqs,
-            max_num_batched_tokens=options.budget,
-            max_model_len=model.max_model_len,
-            is_encoder_decoder=False,
-            enable_chunked_prefill=True,
-            policy=options.policy,
-        ),
-        parallel_config=ParallelConfig(),
-        speculative_config=_drafting(options.drafts, model) if options.drafts else None,
+    shape = Shape(
+        budget=options.budget,
+        max_seqs=options.max_seqs,
+        blocks=options.blocks,
+        block_size=options.block,
+        asynchronous=options.asynchronous,
+        prefix_caching=True,
+        policy=options.policy,
+        drafts=options.drafts,
     )
-    config.cache_config.block_size = options.block
-    config.cache_config.num_gpu_blocks = options.blocks
+    config = offline.vllm_config(shape, hybrid_model)
+    config.cache_config.block_size = options.block  # vLLM has raised it for the state of a real cache
     config.cache_config.mamba_cache_mode = "align"
-    # The CPU platform turns asynchronous scheduling off; the scheduler's logic does not depend on the device.
-    config.scheduler_config.async_scheduling = options.asynchronous
     return config
-
-
-def _drafting(count: int, model: ModelConfig) -> SpeculativeConfig:
-    return SpeculativeConfig(
-        method="ngram",
-        num_speculative_tokens=count,
-        prompt_lookup_max=3,
-        target_model_config=model,
-        target_parallel_config=ParallelConfig(),
-    )
 
 
 def cache_config(options: Options) -> KVCacheConfig:
@@ -132,57 +108,6 @@ def cache_config(options: Options) -> KVCacheConfig:
         kv_cache_groups=groups,
         prefix_cache_retention_interval=options.retention,
     )
-
-
-@dataclass
-class BookkeepingWorker:
-    """Block tables by request and group, the column of each request's running state, and what every block holds."""
-
-    block: int
-    tables: dict[str, list[list[int]]] = field(default_factory=dict)
-    columns: dict[str, int] = field(default_factory=dict)
-    holds: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
-
-    def execute(self, output: Any, tokens: dict[str, tuple[int, ...]]) -> None:
-        """Run a step; `tokens` are each request's tokens. Raises AssertionError when it reads a wrong state."""
-        for request_id in output.finished_req_ids:
-            self.tables.pop(request_id, None)
-            self.columns.pop(request_id, None)
-        starts = {}
-        for new in output.scheduled_new_reqs:
-            self._replace_table(new.req_id, new.block_ids)
-            starts[new.req_id] = new.num_computed_tokens
-        cached = output.scheduled_cached_reqs
-        for index, request_id in enumerate(cached.req_ids):
-            starts[request_id] = cached.num_computed_tokens[index]
-            new_ids = cached.new_block_ids[index]
-            if request_id in cached.resumed_req_ids:
-                self._replace_table(request_id, new_ids)
-            elif new_ids is not None:
-                for table, ids in zip(self.tables[request_id], new_ids, strict=True):
-                    table.extend(ids)
-        plan = getattr(output, PLAN_ATTRIBUTE, None)
-        for request_id, count in output.num_scheduled_tokens.items():
-            targets = plan.targets if plan is not None and plan.request_id == request_id else ()
-            self._compute(request_id, tokens[request_id], starts[request_id], count, targets)
-
-    def _replace_table(self, request_id: str, block_ids: Any) -> None:
-        self.tables[request_id] = [list(ids) for ids in block_ids]
-        self.columns.pop(request_id, None)
-
-    def _compute(self, request_id: str, tokens: tuple[int, ...], start: int, count: int, targets: Any) -> None:
-        end = start + count
-        source = self.columns.get(request_id, (start - 1) // self.block)
-        final = (end - 1) // self.block
-        for group, table in enumerate(self.tables[request_id][1:]):
-            if start:
-                held = self.holds.get((group, table[source]))
-                assert held == tokens[:start], f"{request_id} reads a wrong state at {start}, group {group}"
-            for position in (*targets, end):
-                column = final if position == end else position // self.block - 1
-                assert table[column], f"{request_id} has no block for the state at {position}"
-                self.holds[group, table[column]] = tokens[:position]
-        self.columns[request_id] = final
 
 
 @dataclass(frozen=True)
@@ -250,7 +175,8 @@ class Engine:
         for new in output.scheduled_new_reqs:
             self.hits[new.req_id] = new.num_computed_tokens
         tokens = {name: (*requests[name].all_token_ids, *[OUTPUT_TOKEN] * 4) for name in counts}
-        self.worker.execute(output, tokens)
+        if not self.options.drafts:  # vLLM's worker has states for every draft, which these books have not
+            self.worker.execute(output, tokens)
         self.in_flight.append(output)
         while self.in_flight and (not counts or len(self.in_flight) > self.options.asynchronous):
             self.receive()
@@ -261,7 +187,7 @@ class Engine:
         """Process the oldest output in flight: one token for each request whose tokens were all computed."""
         output = self.in_flight.popleft()
         names = list(output.num_scheduled_tokens)
-        sampled = [[OUTPUT_TOKEN] if self._samples(output, name) else [] for name in names]
+        sampled = [self._sampled(output, name) if self._samples(output, name) else [] for name in names]
         self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -273,6 +199,17 @@ class Engine:
                 pooler_output=[],
             ),
         )
+
+        if self.options.drafts:
+            decoding = [name for name, tokens in zip(names, sampled, strict=True) if tokens]
+            drafts = [[OUTPUT_TOKEN] * (self.options.drafts - 1) + [WRONG_DRAFT] for _ in decoding]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(decoding, drafts))
+
+    @staticmethod
+    def _sampled(output: Any, name: str) -> list[int]:
+        drafts = output.scheduled_spec_decode_tokens.get(name, ())
+        accepted = takewhile(lambda token: token == OUTPUT_TOKEN, drafts)
+        return [*accepted, OUTPUT_TOKEN]
 
     def _samples(self, output: Any, name: str) -> bool:
         start = next((new.num_computed_tokens for new in output.scheduled_new_reqs if new.req_id == name), None)
