@@ -13,6 +13,7 @@ from vllm.v1.core.sched.interface import PauseState
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.admin import registration
+from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import own_cadence
 from paceline.engine_ext.page_gate import patches as page_gate
 from paceline.engine_ext.page_gate.gate import GATE
@@ -87,3 +88,14 @@ def test_hold_leaves_the_scheduler_as_it_was(asynchronous: bool) -> None:
         assert driver.scheduler.max_num_active_reqs == 3
         assert driver.scheduler._pause_state is PauseState.UNPAUSED
     assert len(driver.scheduler.running) == 3
+
+
+def test_hold_that_lets_the_first_in_lets_nobody_else_in() -> None:
+    driver = Driver()
+    driver.add("resident", 10)
+    driver.step(2)
+    for name in ("first", "second"):
+        driver.add(name, 10)
+    with held(driver.scheduler, Hold((), waiting=2, admit_first=True)):
+        output = driver.scheduler.schedule()
+    assert [request.req_id for request in output.scheduled_new_reqs] == ["first"]
