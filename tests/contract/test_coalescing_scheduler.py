@@ -113,17 +113,28 @@ def test_decode_tokens_that_push_the_span_off_its_end_leave_the_last_tokens_to_t
     assert engine.lengths("a") == [960, 64]  # 1023 tokens of budget beside the decoder: the span ends on the grid
 
 
-def test_exclusive_admission_refuses_a_decoder_beside_it():
+def test_exclusive_admission_refuses_a_decoder_beside_it_until_it_is_changed():
     engine = Engine(CoalescingSettings(final_chunk=FinalChunk.ENABLED, admission=CoalescingAdmission.EXCLUSIVE), SMALL)
     engine.add("d", prompt(20, seed=1), max_tokens=30)
     engine.step()
     engine.add("a", prompt(1000, seed=9))
-    engine.run()
+    for _ in range(3):
+        engine.step()
     assert engine.lengths("a") == [960, 40]
     assert engine.report["notPlanned"]["NotAlone"] >= 1
+    engine.set(coalescing=ON)
     engine.add("b", prompt(1000, seed=4))
-    engine.run()
+    engine.step()
     assert engine.lengths("b") == [1000]
+    engine.run()
+    assert len(engine.lengths("d")) == 30  # it decoded beside all of them
+
+
+def test_exclusive_admission_plans_a_request_that_is_alone():
+    engine = Engine(CoalescingSettings(final_chunk=FinalChunk.ENABLED, admission=CoalescingAdmission.EXCLUSIVE), SMALL)
+    engine.add("a", prompt(1000))
+    engine.run()
+    assert engine.lengths("a") == [1000]
 
 
 def test_a_second_prefill_keeps_both_from_being_coalesced():
