@@ -72,12 +72,10 @@ class Options:
     retention: int | None = 0
 
 
-@cache
 def vllm_config(options: Options) -> VllmConfig:
-    shape = Shape(
+    shape = Shape(  # without the blocks, which the scheduler reads from the cache's own configuration
         budget=options.budget,
         max_seqs=options.max_seqs,
-        blocks=options.blocks,
         block_size=options.block,
         asynchronous=options.asynchronous,
         prefix_caching=True,
@@ -199,7 +197,6 @@ class Engine:
                 pooler_output=[],
             ),
         )
-
         if self.options.drafts:
             decoding = [name for name, tokens in zip(names, sampled, strict=True) if tokens]
             drafts = [[OUTPUT_TOKEN] * (self.options.drafts - 1) + [WRONG_DRAFT] for _ in decoding]

@@ -91,10 +91,22 @@ def test_never_fewer_hits_than_stock(asynchronous, workload):
     assert on.leaked_blocks == off.leaked_blocks == 0
 
 
+@settings(thorough, max_examples=20)
+@given(workload=st.lists(aborted_arrivals, min_size=1, max_size=7), blocks=st.integers(70, 140))
+def test_with_drafts_every_step_is_as_with_coalescing_off(workload, blocks):
+    off, on = (Engine(coalescing, Options(drafts=3, blocks=blocks)) for coalescing in (OFF, ON))
+    play(off, workload)
+    play(on, workload)
+    assert on.spans == off.spans
+    assert on.hits == off.hits
+    assert on.report["plannedSpans"] == 0
+    assert on.leaked_blocks == off.leaked_blocks == 0
+
+
 @thorough
-@given(workload=st.lists(arrivals, min_size=2, max_size=7))
-def test_never_fewer_hits_than_stock_one_after_the_other(workload):
-    off, on = Engine(OFF), Engine(ON)
+@given(workload=st.lists(arrivals, min_size=2, max_size=7), blocks=st.integers(60, 160) | st.just(4000))
+def test_never_fewer_hits_than_stock_one_after_the_other_also_where_blocks_are_evicted(workload, blocks):
+    off, on = Engine(OFF, Options(blocks=blocks)), Engine(ON, Options(blocks=blocks))
     for engine in (off, on):
         for number, arrival in enumerate(workload):
             engine.add(f"r{number}", arrival.tokens(number), arrival.outputs)
