@@ -52,11 +52,11 @@ class CoalescingMixin(Scheduler):
         enabled = self.live.coalescing.final_chunk is FinalChunk.ENABLED
         return {"active": enabled and not self.coalescing_obstacles, "obstacles": list(self.coalescing_obstacles)}
 
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+    def schedule(self, *throttle_prefills: bool) -> Any:
         """Schedule a step; its output carries the plan of the span that runs in it."""
-        output = super().schedule(*args, **kwargs)
-        plan, self._span_plan = self._span_plan, None
-        if plan is not None:
+        output = super().schedule(*throttle_prefills)
+        if self._span_plan is not None:
+            plan, self._span_plan = self._span_plan, None
             self._settle(plan, output)
         return output
 

@@ -7,9 +7,9 @@ from typing import Final
 CREDIT_RELEASES: Final = 16.0
 """How many releases a fast resident may save up for.
 
-Whoever reads at the promised pace waits for no token whatever the cap, since credit is what lies ready ahead of him. The
-cap bounds how long his tokens may then come slower than promised. A lower one makes newcomers wait for what the mean
-over a request does not need: benchmarks/slo_attainment.py tells the price.
+Whoever reads at the promised pace waits for no token whatever the cap, since credit is what lies ready ahead of him.
+The cap bounds how long his tokens may then come slower than promised. A lower one makes newcomers wait for what the
+mean over a request does not need: benchmarks/slo_attainment.py tells the price.
 """
 PRUNE_MARGIN: Final = 64
 
