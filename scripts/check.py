@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +72,8 @@ PARTS = {
 }
 FAST = ("style", "unit")
 """The parts that need neither an engine nor a cluster."""
+LANES = (("style", "unit", "contract", "kernels"), ("api", "charts"))
+"""Two sequences that run side by side: neither starts an engine or a cluster, which want both cores for themselves."""
 
 _TALLY = re.compile(r"(\d+) (passed|failed|skipped|error|errors)\b")
 
@@ -90,14 +94,14 @@ class Outcome:
         return f"{'ok    ' if self.ok else 'FAILED'}  {self.name:<10} {self.seconds:6.1f} s  {counts}"
 
 
-def run_command(command: tuple[str, ...], outcome: Outcome) -> int:
-    """Run one command, passing its output through, and read pytest's counts and skip reasons from it."""
-    print(f"$ {' '.join(Path(word).name if word.startswith(str(ROOT)) else word for word in command)}", flush=True)
+def run_command(command: tuple[str, ...], outcome: Outcome, say: Callable[[str], object]) -> int:
+    """Run one command, passing its output on, and read pytest's counts and skip reasons from it."""
+    say(f"$ {' '.join(Path(word).name if word.startswith(str(ROOT)) else word for word in command)}")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         last_tally = ""
         for line in process.stdout:
-            print(line, end="", flush=True)
+            say(line.rstrip("\n"))
             if line.startswith("SKIPPED"):
                 outcome.skips.append(line.strip())
             if " in " in line and _TALLY.search(line):
@@ -109,21 +113,48 @@ def run_command(command: tuple[str, ...], outcome: Outcome) -> int:
     return status
 
 
-def run_part(name: str) -> Outcome:
+def run_part(name: str, say: Callable[[str], object]) -> Outcome:
     """Run a part to its end or its first failing set-up; a part of tests that runs no test has failed."""
     part, outcome, started = PARTS[name], Outcome(name), time.monotonic()
-    print(f"\n=== {name}: {part.summary} ===", flush=True)
+    say(f"\n=== {name}: {part.summary} ===")
     for command in part.setup:
-        if run_command(command, outcome) != 0:
+        if run_command(command, outcome, say) != 0:
             outcome.ok = False
             break
     else:
         for command in part.commands:
-            outcome.ok &= run_command(command, outcome) == 0
+            outcome.ok &= run_command(command, outcome, say) == 0
         if any("pytest" in command for command in part.commands) and not outcome.tally.get("passed"):
             outcome.ok = False
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+def tell(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def run_lane(names: Sequence[str]) -> list[Outcome]:
+    """Run parts one after the other beside another lane; each part's output is printed whole when the part ends."""
+    outcomes = []
+    for name in names:
+        tell(f"... {name} runs")
+        lines: list[str] = []
+        outcomes.append(run_part(name, lines.append))
+        tell("\n".join(lines))
+    return outcomes
+
+
+def run_parts(names: Sequence[str]) -> list[Outcome]:
+    """Run the parts: those of the lanes side by side where both lanes have some, the others one by one."""
+    lanes = [[name for name in lane if name in names] for lane in LANES]
+    together = [name for lane in lanes for name in lane] if all(lanes) else []
+    outcomes: list[Outcome] = []
+    if together:
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            outcomes += [outcome for lane in pool.map(run_lane, lanes) for outcome in lane]
+    return outcomes + [run_part(name, tell) for name in names if name not in together]
 
 
 def main() -> int:
@@ -140,7 +171,8 @@ def main() -> int:
     if arguments.forbid_skips:
         os.environ["PACELINE_FORBID_SKIPS"] = "1"
     names = FAST if arguments.fast else arguments.parts or list(PARTS)
-    outcomes = [run_part(name) for name in names]
+    started = time.monotonic()
+    outcomes = run_parts(names)
 
     print("\n=== summary ===")
     for outcome in outcomes:
@@ -153,7 +185,8 @@ def main() -> int:
         for what in ("passed", "failed", "error", "skipped")
     }
     failed = totals["failed"] + totals["error"]
-    print(f"\n{totals['passed']} passed, {failed} failed, {totals['skipped']} skipped")
+    seconds = time.monotonic() - started
+    print(f"\n{totals['passed']} passed, {failed} failed, {totals['skipped']} skipped, in {seconds:.0f} s")
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 

@@ -25,11 +25,13 @@ overlay=.venv-engine-$version
 stamp=$({ echo "$base"; cat pyproject.toml constraints/dev.txt scripts/engine_env.sh; } | sha256sum | cut -c1-16)
 "$python" kernels/build_cpu.py >/dev/null || say "no CPU kernels: engines serve without the page gate"
 [ -z "$beneath" ] || bash scripts/engine_env.sh 0.32
-[ -f "$base/.complete" ] && [ "$(cat "$overlay/.stamp" 2>/dev/null)" = "$stamp" ] && exit 0
+is_built() { [ -f "$base/.complete" ] && [ "$(cat "$overlay/.stamp" 2>/dev/null)" = "$stamp" ]; }
+is_built && exit 0
 
 uv=$(find_uv)
 exec 9>"$base.lock"
 flock 9
+is_built && exit 0
 if [ ! -f "$base/.complete" ] && [ -n "$beneath" ]; then
   say "installing the Python part of vLLM $version into the cache (340 MB to download, 60 MB kept)"
   "$uv" venv --quiet --clear --python "$python" "$base"
