@@ -13,7 +13,8 @@ from paceline.engine_ext.coalescing.scheduler import CoalescingMixin
 from paceline.engine_ext.pacing.mixin import PacingMixin
 
 
-class PacedScheduler(PacingMixin, CoalescingMixin, AsyncScheduler):
+# vLLM calls PacingMixin's schedule(); the one behind it takes what it is handed on, whatever the version calls it.
+class PacedScheduler(PacingMixin, CoalescingMixin, AsyncScheduler):  # type: ignore[misc]
     """The scheduler for engines that schedule asynchronously; makes a `SynchronousPacedScheduler` for those that don't.
 
     vLLM takes one class by name for both, and an asynchronous scheduler on a synchronous engine would leave the
