@@ -1,7 +1,7 @@
 """Greedy completions over the OpenAI API, with token ids and logprobs, and how two of them compare."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,9 +61,11 @@ def body(tokens: Sequence[int], max_tokens: int, salt: str) -> dict[str, Any]:
     }
 
 
-async def stream(client: httpx.AsyncClient, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def stream(
+    client: httpx.AsyncClient, request: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> AsyncIterator[dict[str, Any]]:
     """Yield the choices of a streamed completion as they come."""
-    async with client.stream("POST", "/v1/completions", json=request) as response:
+    async with client.stream("POST", "/v1/completions", json=request, headers=headers) as response:
         if response.is_error:
             await response.aread()
             raise AssertionError(f"{response.status_code}: {response.text}")
@@ -75,10 +77,12 @@ async def stream(client: httpx.AsyncClient, request: dict[str, Any]) -> AsyncIte
                     yield choice
 
 
-async def complete(client: httpx.AsyncClient, request: dict[str, Any]) -> Completion:
+async def complete(
+    client: httpx.AsyncClient, request: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> Completion:
     """Return a whole completion."""
     completion = Completion()
-    async for choice in stream(client, request):
+    async for choice in stream(client, request, headers):
         completion.add(choice)
     return completion
 
