@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, Final
 
 DIGEST_LENGTH: Final = 16
@@ -238,5 +239,8 @@ def _problems(feature: str) -> Iterator[str]:
 
 @cache
 def problems(feature: str) -> tuple[str, ...]:
-    """Return why a feature can't run on the engine installed here; empty when it can."""
-    return tuple(_problems(feature))
+    """Return why a feature can't run on the engine installed here; empty when it can.
+
+    The first fault is enough: each further one would cost every process of the engine the import of a module.
+    """
+    return tuple(islice(_problems(feature), 1))

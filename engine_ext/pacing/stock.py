@@ -34,6 +34,7 @@ class OlderScheduler(Scheduler):
     _inflight_prefills: Any = UNKNOWN
     prefill_capacity_bound = False
     current_step = 0
+    need_mamba_block_aligned_split: bool
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
