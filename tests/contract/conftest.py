@@ -1,6 +1,7 @@
 """Puts this folder's harness on the path, lets vLLM warn about itself, and chooses tests by the engine."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep warnings errors for our code only: vLLM and what it imports use deprecated parts of each other."""
     for module in ("torch", "vllm", "transformers", "importlib", "numba", "<frozen importlib"):
         config.addinivalue_line("filterwarnings", f"ignore:::{module}.*")
+
+
+def pytest_sessionstart() -> None:
+    """Let vLLM look at the Llama of these tests here: it would start a process, which imports everything, to do so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from vllm import ModelRegistry
+        from vllm.model_executor.models.llama import LlamaForCausalLM
+    ModelRegistry.register_model("LlamaForCausalLM", LlamaForCausalLM)
 
 
 def pytest_report_header() -> list[str]:

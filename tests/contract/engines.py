@@ -9,13 +9,17 @@ from vllm.version import __version__ as ENGINE  # noqa: N812 - the one thing tha
 
 @dataclass(frozen=True)
 class Support:
-    """What Paceline does on an engine: the features of its compatibility table, and test files left out, with why."""
+    """What Paceline does on an engine: the features of its compatibility table, and test files left out, with why.
+
+    Property tests look for faults of ours on the main engine, and with fewer examples for what is different on another.
+    """
 
     features: frozenset[str]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    examples: int = 20
 
 
-EVERYTHING: Final = Support(frozenset({"pacing", "admin", "coalescing", "page_gate"}))
+EVERYTHING: Final = Support(frozenset({"pacing", "admin", "coalescing", "page_gate"}), examples=60)
 KNOWN: Final[Mapping[str, Support]] = {
     "0.22.1": Support(
         frozenset({"pacing", "admin", "registration"}),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from engines import SUPPORT
 from harness import Driver, Options, Step, fixed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -61,7 +62,12 @@ def paced_mixed(steps: list[Step]) -> list[int]:
     return [n for n, step in enumerate(busy) if step.is_mixed and step.prefills.keys() - step.exempt]
 
 
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+PROPERTY = settings(
+    max_examples=SUPPORT.examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 
 
 @PROPERTY
