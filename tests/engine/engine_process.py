@@ -110,12 +110,13 @@ class Engine:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a start needs: files in `folder`, a profile, the first settings, and the environment of tests."""
+    """What a start needs: files in `folder`, a profile, the first settings, the environment of tests, a vLLM."""
 
     folder: Path
     spec: InferenceProfileSpec
     settings: LiveSettings = UNPACED
     env: Mapping[str, str] | None = None
+    python: Path = PYTHON
 
     def write_files(self) -> tuple[Path, Path]:
         """Write the token and the settings."""
@@ -133,7 +134,7 @@ def spawn(launch: Launch, *, admin_port: int | None = None) -> Engine:
     command = engine_command(
         launch.spec,
         EngineLaunch(
-            python=str(PYTHON),
+            python=str(launch.python),
             host="127.0.0.1",
             port=port,
             admin_host="127.0.0.1",
