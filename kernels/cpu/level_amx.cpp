@@ -1,16 +1,19 @@
 // bfloat16 with AMX tiles: products and sums of tiles of 16 x 32 by 32 x 16, softmax with AVX512.
 #include "vector_avx512.h"
 
+#include "decode.h"
 #include "rows.h"
 
 namespace {
 
+constexpr int kKeysPerStep = 256; // keys per step of the online softmax: sums leave their tiles once a step
 constexpr int kTileRows = 16;     // rows of a hardware tile
+constexpr int kRowBlock = 2 * kTileRows;  // rows that go through scores, softmax and values before the next ones do
 constexpr int kTileDepth = 32;    // bfloat16 elements that one product consumes
 constexpr int kTileBytes = 64;    // a row of a hardware tile
 constexpr int kKeySteps = kHeadSize / kTileDepth;
 constexpr int kSlotElements = kHeadSize * kSlotTokens;      // a packed slot of keys
-constexpr int kStripeElements = kTileTokens * kTileRows;    // 16 columns of packed values
+constexpr int kStripeElements = kKeysPerStep * kTileRows;   // 16 columns of packed values
 constexpr int kExactTokens = 256;  // weights of the first tokens keep the bits that bfloat16 drops: few keys average none out
 
 struct TileConfig {
@@ -29,31 +32,32 @@ static void configure_tiles() {
 }
 
 struct AmxScratch {
+  uint16_t* keys;     // one step's, packed
+  uint16_t* values;   // one step's, packed
   uint16_t* query;    // [rows][256]
   float* sums;        // [rows][256]
-  float* scores;      // [rows][128]
-  uint16_t* weights;  // [rows][128]
-  uint16_t* rests;    // [rows][128] what rounding took from the weights
-  uint16_t* packed;   // one tile of keys, then of values
+  float* scores;      // [32][256] of a block of rows
+  uint16_t* weights;  // [32][256]
+  uint16_t* rests;    // [32][256] what rounding took from the weights
   float* maxima;      // [rows]
   float* totals;      // [rows]
 };
 
 static size_t amx_workspace_bytes(int32_t rows) {
   const size_t padded = round_up(rows, kTileRows);
-  return padded * (kHeadSize * 6 + kTileTokens * 8 + 8) + kTileTokens * kHeadSize * 2 + kCacheLine;
+  return padded * (kHeadSize * 6 + 8) + kKeysPerStep * (kHeadSize * 4 + kRowBlock * 8) + kCacheLine;
 }
 
 static AmxScratch lay_out(void* workspace, int rows) {
   AmxScratch s;
-  uint16_t* p = static_cast<uint16_t*>(workspace);
-  s.packed = p;
-  s.query = s.packed + kTileTokens * kHeadSize;
+  s.keys = static_cast<uint16_t*>(workspace);
+  s.values = s.keys + kKeysPerStep * kHeadSize;
+  s.query = s.values + kKeysPerStep * kHeadSize;
   s.weights = s.query + static_cast<size_t>(rows) * kHeadSize;
-  s.rests = s.weights + static_cast<size_t>(rows) * kTileTokens;
-  s.sums = reinterpret_cast<float*>(s.rests + static_cast<size_t>(rows) * kTileTokens);
-  s.scores = s.sums + static_cast<size_t>(rows) * kHeadSize;
-  s.maxima = s.scores + static_cast<size_t>(rows) * kTileTokens;
+  s.rests = s.weights + kRowBlock * kKeysPerStep;
+  s.scores = reinterpret_cast<float*>(s.rests + kRowBlock * kKeysPerStep);
+  s.sums = s.scores + kRowBlock * kKeysPerStep;
+  s.maxima = s.sums + static_cast<size_t>(rows) * kHeadSize;
   s.totals = s.maxima + rows;
   return s;
 }
@@ -135,17 +139,21 @@ static inline __attribute__((always_inline)) void multiply(const uint16_t* a, in
   if (kBlocks == 2) _tile_stored(3, c1 + kTileRows, c_stride * 4);
 }
 
-static void score_tile(const AmxScratch& s, const Rows& rows, int first_token, int tokens) {
+// Rows [row, row + 16) or, where there are as many, [row, row + 32) of a task.
+struct Block {
+  int row;
+  bool both;
+
+  int rows() const { return both ? kRowBlock : kTileRows; }
+  int last() const { return row + rows() - 1; }
+};
+
+static void score_block(const AmxScratch& s, const Block& block, int tokens) {
+  const uint16_t* a = s.query + block.row * kHeadSize;
   for (int c = 0; c < tokens; c += 2 * kSlotTokens) {
-    const uint16_t* b = s.packed + c / kSlotTokens * kSlotElements;
-    for (int r = 0; r < rows.padded; r += 2 * kTileRows) {
-      const bool both = r + kTileRows < rows.padded;
-      if (rows.visible(r + (both ? 2 : 1) * kTileRows - 1, first_token) <= c) continue;
-      const uint16_t* a = s.query + r * kHeadSize;
-      float* to = s.scores + r * kTileTokens + c;
-      if (both) multiply<2, false>(a, kHeadSize, b, kSlotElements, to, kTileTokens, kKeySteps);
-      else multiply<1, false>(a, kHeadSize, b, kSlotElements, to, kTileTokens, kKeySteps);
-    }
+    const uint16_t* b = s.keys + c / kSlotTokens * kSlotElements;
+    if (block.both) multiply<2, false>(a, kHeadSize, b, kSlotElements, s.scores + c, kKeysPerStep, kKeySteps);
+    else multiply<1, false>(a, kHeadSize, b, kSlotElements, s.scores + c, kKeysPerStep, kKeySteps);
   }
 }
 
@@ -156,46 +164,38 @@ static inline float widened(uint16_t element) {
   return value;
 }
 
-// The sum of one row, token by token, for tiles whose hidden tokens hold infinities or NaNs.
-static void add_values_of_row(const AmxScratch& s, int row, int visible, bool exact) {
+// The sum of one row, token by token, for steps whose hidden tokens hold infinities or NaNs.
+static void add_values_of_row(const AmxScratch& s, const Block& block, int row, int visible, bool exact) {
+  float* sums = s.sums + row * kHeadSize;
   for (int d = 0; d < kHeadSize / kTileRows; ++d) {
-    Vec sum = load(s.sums + row * kHeadSize + d * kTileRows);
+    Vec sum = load(sums + d * kTileRows);
     for (int t = 0; t < visible; ++t) {
-      const __m512i pair = _mm512_loadu_si512(s.packed + d * kStripeElements + (t & ~1) * kTileRows);
+      const __m512i pair = _mm512_loadu_si512(s.values + d * kStripeElements + (t & ~1) * kTileRows);
       const __m512i bits = t % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(0xffff0000)) : _mm512_slli_epi32(pair, 16);
-      const int at = row * kTileTokens + t;
+      const int at = (row - block.row) * kKeysPerStep + t;
       const float w = widened(s.weights[at]) + (exact ? widened(s.rests[at]) : 0.0f);
       sum = multiply_add(broadcast(w), _mm512_castsi512_ps(bits), sum);
     }
-    store(s.sums + row * kHeadSize + d * kTileRows, sum);
+    store(sums + d * kTileRows, sum);
   }
 }
 
-static void add_values(const AmxScratch& s, const Rows& rows, int first_token, int tokens) {
+static void add_weighted(const AmxScratch& s, const Block& block, const uint16_t* weights, int tokens) {
+  const int steps = round_up(tokens, kTileDepth) / kTileDepth;
+  for (int d = 0; d < kHeadSize; d += 2 * kTileRows) {
+    const uint16_t* b = s.values + d / kTileRows * kStripeElements;
+    float* to = s.sums + block.row * kHeadSize + d;
+    if (block.both) multiply<2, true>(weights, kKeysPerStep, b, kStripeElements, to, kHeadSize, steps);
+    else multiply<1, true>(weights, kKeysPerStep, b, kStripeElements, to, kHeadSize, steps);
+  }
+}
+
+// Whether rows must be summed one by one: hidden from one of them lies what zero weights don't hide. Where weights are
+// exact, a visible infinity needs it too: their two parts may differ in sign.
+static bool needs_rows_alone(const AmxScratch& s, const Rows& rows, int first_token, int tokens) {
   const int hidden_from = rows.visible(0, first_token);
-  const bool exact = first_token < kExactTokens;
-  // Where weights are exact, a visible infinity needs rows one by one too: their two parts may differ in sign.
-  const int suspect = exact || hidden_from < 0 ? 0 : hidden_from;
-  if (suspect < tokens && has_nonfinite(s.packed, suspect, tokens)) {
-    for (int r = 0; r < rows.count; ++r) add_values_of_row(s, r, smaller(tokens, rows.visible(r, first_token)), exact);
-    return;
-  }
-  for (int d = 0; d < kHeadSize / kTileRows; d += 2) {
-    const uint16_t* b = s.packed + d * kStripeElements;
-    for (int r = 0; r < rows.padded; r += 2 * kTileRows) {
-      const bool both = r + kTileRows < rows.padded;
-      const int depth = smaller(tokens, rows.visible(r + (both ? 2 : 1) * kTileRows - 1, first_token));
-      if (depth <= 0) continue;
-      const int steps = round_up(depth, kTileDepth) / kTileDepth;
-      const uint16_t* a = s.weights + r * kTileTokens;
-      float* to = s.sums + r * kHeadSize + d * kTileRows;
-      const uint16_t* rest = s.rests + r * kTileTokens;
-      if (both) multiply<2, true>(a, kTileTokens, b, kStripeElements, to, kHeadSize, steps);
-      else multiply<1, true>(a, kTileTokens, b, kStripeElements, to, kHeadSize, steps);
-      if (exact && both) multiply<2, true>(rest, kTileTokens, b, kStripeElements, to, kHeadSize, steps);
-      if (exact && !both) multiply<1, true>(rest, kTileTokens, b, kStripeElements, to, kHeadSize, steps);
-    }
-  }
+  const int suspect = first_token < kExactTokens || hidden_from < 0 ? 0 : hidden_from;
+  return suspect < tokens && has_nonfinite(s.values, suspect, tokens);
 }
 
 static void load_queries(const Call& call, const Task& task, const Rows& rows, const AmxScratch& s) {
@@ -209,21 +209,40 @@ static void load_queries(const Call& call, const Task& task, const Rows& rows, c
                 sizeof(uint16_t) * kHeadSize);
 }
 
-static void weigh_rows(const Call& call, const AmxScratch& s, const Rows& rows, int first_token, int tokens) {
+static void weigh_block(const Call& call, const AmxScratch& s, const Rows& rows, const Block& block, int first_token,
+                        int tokens) {
   constexpr float kLog2E = 1.44269504088896340736f;
   const bool exact = first_token < kExactTokens;
-  for (int r = 0; r < rows.padded; ++r) {
-    uint16_t *weights = s.weights + r * kTileTokens, *rests = s.rests + r * kTileTokens;
-    const auto put = [weights, rests, exact](int i, Vec w) {
-      store_elements(weights + i, w);
-      if (exact) store_elements(rests + i, w - load_elements(weights + i));
+  for (int i = 0; i < block.rows(); ++i) {
+    const int row = block.row + i;
+    uint16_t *weights = s.weights + i * kKeysPerStep, *rests = s.rests + i * kKeysPerStep;
+    const auto put = [weights, rests, exact](int at, Vec w) {
+      store_elements(weights + at, w);
+      if (exact) store_elements(rests + at, w - load_elements(weights + at));
     };
-    weigh(s.scores + r * kTileTokens, put, smaller(tokens, rows.visible(r, first_token)), round_up(tokens, kTileDepth),
-          s.sums + r * kHeadSize, s.maxima[r], s.totals[r], call.scale * kLog2E);
+    weigh(s.scores + i * kKeysPerStep, put, smaller(tokens, rows.visible(row, first_token)),
+          round_up(tokens, kTileDepth), s.sums + row * kHeadSize, s.maxima[row], s.totals[row], call.scale * kLog2E);
   }
 }
 
+static void attend_block(const Call& call, const AmxScratch& s, const Rows& rows, const Block& block, int first_token,
+                         int tokens, bool rows_alone) {
+  const int depth = smaller(tokens, rows.visible(block.last(), first_token));
+  if (depth <= 0) return;
+  const bool exact = first_token < kExactTokens;
+  score_block(s, block, depth);
+  weigh_block(call, s, rows, block, first_token, tokens);
+  if (rows_alone) {
+    for (int r = block.row; r <= block.last() && r < rows.count; ++r)
+      add_values_of_row(s, block, r, smaller(tokens, rows.visible(r, first_token)), exact);
+    return;
+  }
+  add_weighted(s, block, s.weights, depth);
+  if (exact) add_weighted(s, block, s.rests, depth);
+}
+
 static void run_amx(const Call& call, const Task& task, void* workspace) {
+  if (run_decode<uint16_t>(call, task, workspace)) return;
   const Rows rows = rows_of(call, task, kTileRows);
   const AmxScratch s = lay_out(workspace, rows.padded);
   const PagedTile<uint16_t> tile{call, call.block_table + task.sequence * call.table_stride, task.kv_head};
@@ -234,13 +253,13 @@ static void run_amx(const Call& call, const Task& task, void* workspace) {
     s.totals[r] = 0.0f;
   }
   configure_tiles();
-  for (int first = task.key_begin; first < task.key_end; first += kTileTokens) {
-    const int tokens = smaller(kTileTokens, task.key_end - first);
-    pack_keys(tile, first, round_up(tokens, kSlotTokens) / kSlotTokens, s.packed);
-    score_tile(s, rows, first, tokens);
-    weigh_rows(call, s, rows, first, tokens);
-    pack_values(tile, first, tokens, s.packed);
-    add_values(s, rows, first, tokens);
+  for (int first = task.key_begin; first < task.key_end; first += kKeysPerStep) {
+    const int tokens = smaller(kKeysPerStep, task.key_end - first);
+    pack_keys(tile, first, round_up(tokens, kSlotTokens) / kSlotTokens, s.keys);
+    pack_values(tile, first, tokens, s.values);
+    const bool rows_alone = needs_rows_alone(s, rows, first, tokens);
+    for (int r = 0; r < rows.padded; r += kRowBlock)
+      attend_block(call, s, rows, {r, r + kTileRows < rows.padded}, first, tokens, rows_alone);
   }
   _tile_release();
   store_rows<uint16_t>(call, task, rows, s.sums, s.maxima, s.totals);
@@ -250,6 +269,6 @@ static void run_amx(const Call& call, const Task& task, void* workspace) {
 
 namespace paceline {
 
-const Level kAmxLevel = {"amx", 384, amx_workspace_bytes, {nullptr, run_amx}};
+const Level kAmxLevel = {"amx", 768, amx_workspace_bytes, {nullptr, run_amx}};
 
 }  // namespace paceline

@@ -4,21 +4,16 @@
 
 namespace {
 
-constexpr float kSmallestExponent = -126.0f;  // below, a weight is zero
-
-// 2^x for x <= 0; exact zero below 2^-126; NaN stays NaN.
+// 2^x for x <= 0, to 2e-7 of it; exact zero below 2^-126; NaN stays NaN.
 static inline __attribute__((always_inline)) Vec power_of_two(Vec x) {
-  const Vec bounded = maximum(broadcast(kSmallestExponent), x);
-  const Vec n = nearest(bounded);
-  const Vec f = bounded - n;
-  Vec p = broadcast(1.5403530e-4f);
-  p = multiply_add(p, f, broadcast(1.3333558e-3f));
-  p = multiply_add(p, f, broadcast(9.6181291e-3f));
-  p = multiply_add(p, f, broadcast(5.5504109e-2f));
-  p = multiply_add(p, f, broadcast(2.4022651e-1f));
-  p = multiply_add(p, f, broadcast(6.9314718e-1f));
+  const Vec f = fraction(x);
+  Vec p = broadcast(1.86713095e-3f);
+  p = multiply_add(p, f, broadcast(9.0170284e-3f));
+  p = multiply_add(p, f, broadcast(5.57999146e-2f));
+  p = multiply_add(p, f, broadcast(2.4016445e-1f));
+  p = multiply_add(p, f, broadcast(6.93151312e-1f));
   p = multiply_add(p, f, broadcast(1.0f));
-  return zero_below(x, kSmallestExponent, scale_by_power(p, n));
+  return scale_by_power(p, x);
 }
 
 static inline float power_of_two(float x) {
@@ -46,7 +41,8 @@ static inline void scale_row(float* row, int elements, float factor) {
   for (int d = 0; d < elements; d += kLanes) store(row + d, load(row + d) * broadcast(factor));
 }
 
-// One row's scores of a tile become weights, given to `put` by vector: zero from `visible` to `columns`. The row's sums, maximum and total weight follow the new maximum. Scores are multiplied by `scale` (above zero) first.
+// One row's scores of a tile become weights, given to `put` by vector: zero from `visible` to `columns`. The row's sums,
+// maximum and total weight follow the new maximum. Scores are multiplied by `scale` (above zero) first.
 template <class Put>
 static inline __attribute__((always_inline)) void weigh(const float* scores, const Put& put, int visible, int columns,
                                                         float* sums, float& row_maximum, float& row_weight,

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "decode.h"
 #include "rows.h"
 
 namespace {
@@ -171,6 +172,7 @@ static void load_queries(const Call& call, const Task& task, const Rows& rows, c
 
 template <class T>
 static void run_task(const Call& call, const Task& task, void* workspace) {
+  if (run_decode<T>(call, task, workspace)) return;
   const Rows rows = rows_of(call, task, kRowUnit);
   const Scratch s = lay_out(workspace, rows.padded);
   const PagedTile<T> tile{call, call.block_table + task.sequence * call.table_stride, task.kv_head};

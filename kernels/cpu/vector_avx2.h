@@ -19,13 +19,11 @@ static inline Vec lane_below(int32_t n, Vec v, Vec otherwise) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_blendv_ps(otherwise, v, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane)));
 }
-static inline Vec zero_below(Vec x, float bound, Vec v) {
-  return _mm256_andnot_ps(_mm256_cmp_ps(x, broadcast(bound), _CMP_LT_OQ), v);
-}
-static inline Vec nearest(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline Vec scale_by_power(Vec v, Vec n) {  // v * 2^n for integers n in [-126, 127]
-  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+static inline Vec fraction(Vec x) { return _mm256_sub_ps(x, _mm256_floor_ps(x)); }
+static inline Vec scale_by_power(Vec v, Vec x) {  // v * 2^floor(x) for x of at most 0, zero for x below -126
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_floor_ps(x)), _mm256_set1_epi32(127));
+  const Vec scaled = _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, broadcast(-126.0f), _CMP_LT_OQ), scaled);
 }
 static inline float sum_lanes(Vec v) {
   float a[kLanes];

@@ -19,11 +19,12 @@ static inline Vec lane_below(int32_t n, Vec v, Vec otherwise) {
   const __mmask16 mask = n >= kLanes ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
   return _mm512_mask_mov_ps(otherwise, mask, v);
 }
-static inline Vec zero_below(Vec x, float bound, Vec v) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, broadcast(bound), _CMP_NLT_UQ), v);
+static inline Vec fraction(Vec x) {  // x - floor(x)
+  return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
-static inline Vec nearest(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline Vec scale_by_power(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }  // v * 2^n
+static inline Vec scale_by_power(Vec v, Vec x) {  // v * 2^floor(x), zero for x below -126
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, broadcast(-126.0f), _CMP_NLT_UQ), v, x);
+}
 static inline float sum_lanes(Vec v) { return _mm512_reduce_add_ps(v); }
 static inline float max_lanes(Vec v) { return _mm512_reduce_max_ps(v); }
 static inline Vec load_elements(const float* p) { return load(p); }

@@ -18,13 +18,15 @@ static inline Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
 static inline Vec select(Mask m, Vec yes, Vec no) { return reinterpret_cast<Vec>((m & reinterpret_cast<Mask>(yes)) | (~m & reinterpret_cast<Mask>(no))); }
 static inline Vec maximum(Vec a, Vec b) { return select(a > b, a, b); }  // b where either is NaN
 static inline Vec lane_below(int32_t n, Vec v, Vec otherwise) { return select(Mask{0, 1, 2, 3} < n, v, otherwise); }
-static inline Vec zero_below(Vec x, float bound, Vec v) { return select(x < broadcast(bound), broadcast(0.0f), v); }
-static inline Vec nearest(Vec x) {  // for |x| < 2^22; NaN stays NaN
-  const Vec magic = broadcast(12582912.0f);
-  return (x + magic) - magic;
+static inline Vec floor(Vec x) {  // for |x| < 2^22; NaN stays NaN
+  const Vec magic = broadcast(12582912.0f), nearest = (x + magic) - magic;
+  return nearest - select(nearest > x, broadcast(1.0f), broadcast(0.0f));
 }
-static inline Vec scale_by_power(Vec v, Vec n) {  // v * 2^n for integers n in [-126, 127]
-  return v * reinterpret_cast<Vec>((__builtin_convertvector(n, Mask) + 127) << 23);
+static inline Vec fraction(Vec x) { return x - floor(x); }
+static inline Vec scale_by_power(Vec v, Vec x) {  // v * 2^floor(x) for x of at most 0, zero for x below -126
+  const Vec whole = floor(maximum(broadcast(-126.0f), x));
+  const Vec scaled = v * reinterpret_cast<Vec>((__builtin_convertvector(whole, Mask) + 127) << 23);
+  return select(x < broadcast(-126.0f), broadcast(0.0f), scaled);
 }
 static inline float sum_lanes(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 static inline float max_lanes(Vec v) { float m = v[0]; for (int i = 1; i < kLanes; ++i) m = v[i] > m ? v[i] : m; return m; }
