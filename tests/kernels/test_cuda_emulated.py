@@ -109,7 +109,8 @@ def test_emulation_shows_a_missing_barrier(tmp_path: Path) -> None:
     after_keys = "    put(staged, s.cache);\n    __syncthreads();\n"
     assert source.count(after_keys) == 2
     (tmp_path / "paged_prefill.cu").write_text(source.replace(after_keys, "    put(staged, s.cache);\n", 1))
-    (tmp_path / "layout.cuh").write_text((KERNELS / "cuda" / "layout.cuh").read_text())
+    for header in (KERNELS / "cuda").glob("*.cuh"):
+        (tmp_path / header.name).write_text(header.read_text())
     broken = tmp_path / "driver.cpp"
     driver_source = (KERNELS / "emulation" / "driver.cpp").read_text()
     broken.write_text(driver_source.replace("../cuda/paged_prefill.cu", "paged_prefill.cu"))
