@@ -57,8 +57,8 @@ def test_image_that_fills_a_step_takes_its_turn_beside_a_long_text() -> None:
     driver.add("picture", 70, 2, images=[image("dog", 0, BUDGET - 1)])
     driver.step(80)
     assert driver.chunks("picture") == [63, 7]
-    # The text has waited since its chunk in step 3, longer than the picture; then they alternate, and what the picture's
-    # end leaves of its step goes to the text.
+    # The text has waited since its chunk in step 3, longer than the picture; then they alternate, and what the
+    # picture's end leaves of its step goes to the text.
     assert driver.chunk_steps("picture") == [11, 19]
     assert driver.chunk_steps("text")[:5] == [3, 7, 15, 19, 23]
     assert sum(driver.chunks("text")) == 10 * BUDGET

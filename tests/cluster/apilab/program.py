@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from testbed import ApiServer, wait_until
+from testbed import PROBE, ApiServer, wait_until
 from testbed.commands import ROOT, kubernetes_command
 from testbed.ports import free_ports
 
@@ -75,7 +75,7 @@ class ControlApi:
     def _is_ready(self, process: "subprocess.Popen[bytes]") -> bool:
         assert process.poll() is None, f"the control API ended:\n{self.log.read_text()}"
         try:
-            return httpx.get(f"{self.url}/readyz", trust_env=False).status_code == 200
+            return PROBE.get(f"{self.url}/readyz").status_code == 200
         except httpx.TransportError:
             return False
 

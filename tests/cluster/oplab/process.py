@@ -12,7 +12,7 @@ import httpx
 import yaml
 
 from oplab.operator import operator_config
-from testbed import wait_until
+from testbed import PROBE, wait_until
 from testbed.ports import free_ports
 
 
@@ -25,7 +25,7 @@ class OperatorProcess:
     url: str
 
     def health(self, path: str = "/healthz") -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", trust_env=False, timeout=5)
+        return PROBE.get(f"{self.url}{path}")
 
     @property
     def is_up(self) -> bool:

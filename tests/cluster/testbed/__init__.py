@@ -6,6 +6,6 @@ Level 2, `Cluster`: level 1 with a node, that is containerd, kubelet, kube-proxy
 
 from testbed.api_server import ApiServer
 from testbed.cluster import Cluster
-from testbed.waiting import wait_until
+from testbed.waiting import PROBE, wait_until
 
-__all__ = ["ApiServer", "Cluster", "wait_until"]
+__all__ = ["PROBE", "ApiServer", "Cluster", "wait_until"]
