@@ -13,6 +13,7 @@ from vllm.v1.core.sched.interface import PauseState
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.admin import registration
+from paceline.engine_ext.admin.endpoint import AdminEndpoint
 from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import own_cadence
 from paceline.engine_ext.page_gate import patches as page_gate
@@ -41,12 +42,18 @@ def test_what_this_engine_lacks_is_off_with_its_reasons(monkeypatch: pytest.Monk
         assert GATE.unavailable == "; ".join(compat.problems("page_gate"))
 
 
-def test_admin_port_is_opened_by_registration_only_where_no_endpoint_plugin_opens_it() -> None:
+def test_admin_port_is_opened_by_registration_only_where_no_endpoint_plugin_opens_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     registration.install()
     app = FastAPI()
     app.state.args = Namespace()
     untouched = app.router.lifespan_context
     if "registration" not in SUPPORT.features:
+        from vllm.plugins import load_endpoint_plugins  # not there on engines before 0.26
+
+        monkeypatch.setenv("VLLM_PLUGINS", "paceline")
+        assert [type(plugin) for plugin in load_endpoint_plugins(("generate",))] == [AdminEndpoint]
         assert inspect.unwrap(serve.register_vllm_serve_api_routers) is serve.register_vllm_serve_api_routers
         return
     serve.register_vllm_serve_api_routers(app)
