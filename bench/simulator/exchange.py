@@ -1,6 +1,6 @@
 """What the simulating process is asked and answers: it runs in the engine's environment, the asker need not."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -8,6 +8,9 @@ from paceline.bench.records import Metric
 from paceline.bench.simulator.hardware import Hardware, SimulatedWorkload
 from paceline.bench.wire import Seconds, WireModel
 from paceline.engine_ext.settings import PacingSettings
+
+MAX_ARMS: Final = 64
+"""How many arms one request may have."""
 
 
 class SimulatedArm(WireModel):
@@ -22,7 +25,7 @@ class SimulationRequest(WireModel):
 
     hardware: Hardware
     workload: SimulatedWorkload
-    arms: Annotated[tuple[SimulatedArm, ...], Field(min_length=1, max_length=64)]
+    arms: Annotated[tuple[SimulatedArm, ...], Field(min_length=1, max_length=MAX_ARMS)]
 
 
 class SimulatedFigures(WireModel):

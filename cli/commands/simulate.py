@@ -9,19 +9,22 @@ from typing import Annotated, Final
 import typer
 import yaml
 
+from paceline.bench.plan import Arm
 from paceline.bench.report import text_table
 from paceline.bench.simulator.calibrate import Stored, calibrate
-from paceline.bench.simulator.exchange import SimulatedArm, SimulationRequest, SimulationResult
+from paceline.bench.simulator.exchange import MAX_ARMS, SimulatedArm, SimulationRequest, SimulationResult
 from paceline.bench.simulator.hardware import Hardware, HardwareError, known_hardware, load_hardware
 from paceline.bench.simulator.tables import Measured, comparison_table, figures_table
 from paceline.cli.apis import experiments_api
 from paceline.cli.commands.report import fetch
+from paceline.cli.durations import milliseconds
 from paceline.cli.errors import CliError, ExitCode
 from paceline.cli.local.launch import inherited
 from paceline.cli.local.preflight import find_engine_python
 from paceline.cli.output import OutputFormat, OutputOption, notice_console, print_json
 from paceline.cli.plans import arm_of
 from paceline.control_api.schemas.experiments import ExperimentDetail
+from paceline.engine_ext.settings import PacingMode
 
 EPILOG = f"""Examples:
 
@@ -76,6 +79,7 @@ def simulate(
     """Simulate a mixed phase under several settings; no engine, no model and no accelerator is needed."""
     details = _experiments(calibrations or [])
     model = _hardware(hardware, details)
+    arms = _arms(interval, slo, stock=stock, details=details)
     if save_hardware is not None:
         _save(model, save_hardware)
     given = {
@@ -85,7 +89,6 @@ def simulate(
     }
     changes = {key: value for key, value in given.items() if value is not None}
     work = model.workload.model_copy(update=changes)
-    arms = _arms(interval, slo, stock=stock, details=details)
     result = _run(SimulationRequest(hardware=model, workload=work, arms=tuple(arms)), engine_python)
     measured = {} if changes else _measured(details)
     if output is OutputFormat.JSON:
@@ -136,12 +139,30 @@ def _draft_tokens(detail: ExperimentDetail) -> int:
 
 def _arms(interval: str | None, slo: str | None, *, stock: bool, details: list[ExperimentDetail]) -> list[SimulatedArm]:
     if interval is None and slo is None and details:
-        arms = [SimulatedArm(name=arm.name, pacing=arm.pacing) for arm in details[0].plan.arms]
+        wanted = list(details[0].plan.arms)
     else:
-        texts = [*(interval or ("" if slo else DEFAULT_INTERVALS)).split(","), *(slo or "").split(",")]
-        wanted = [arm_of(text) for text in texts if text.strip()]
-        arms = [SimulatedArm(name=arm.name, pacing=arm.pacing) for arm in wanted]
-    return [*([SimulatedArm(name=STOCK)] if stock else []), *arms]
+        intervals = DEFAULT_INTERVALS if interval is None and slo is None else interval or ""
+        wanted = [*map(_paced_by_interval, _items(intervals)), *map(_paced_by_promise, _items(slo or ""))]
+    arms = [SimulatedArm(name=arm.name, pacing=arm.pacing) for arm in wanted]
+    arms = [*([SimulatedArm(name=STOCK)] if stock else []), *arms]
+    if not 1 <= len(arms) <= MAX_ARMS:
+        raise typer.BadParameter(f"{len(arms)} settings to simulate: give 1 to {MAX_ARMS} with --interval and --slo")
+    return arms
+
+
+def _items(texts: str) -> list[str]:
+    return [text for text in texts.split(",") if text.strip()]
+
+
+def _paced_by_interval(text: str) -> Arm:
+    arm = arm_of(text)
+    if arm.pacing.mode is PacingMode.SLO:
+        raise typer.BadParameter(f"{text!r} is a promise: give it with --slo", param_hint="--interval")
+    return arm
+
+
+def _paced_by_promise(text: str) -> Arm:
+    return arm_of(f"{milliseconds(text)}ms")
 
 
 def _measured(details: list[ExperimentDetail]) -> Measured:
