@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -104,7 +103,8 @@ class EngineClient:
         """Return a step that every engine core has finished, as recent as can be told; 0 where none is known."""
         if self.address.admin_url is None:
             return 0
-        return _read_by_all_engines((step.engine, step.step) for step in await self._step_page("limit=1"))
+        page, engines = await self._step_page("limit=1")
+        return min((step.step for step in page), default=0) if len(page) == engines else 0
 
     async def steps(self, after: int = 0) -> list[EngineStep] | None:
         """Read the records of the steps after `after`, as far as the engine still holds them.
@@ -115,18 +115,21 @@ class EngineClient:
             return None
         found: dict[tuple[int, int], EngineStep] = {}
         while True:
-            read = max(after, _read_by_all_engines(found))
-            page = await self._step_page(f"after={read}&limit={STEPS_PER_PAGE}")
-            fresh = {(step.engine, step.step): step for step in page if (step.engine, step.step) not in found}
-            found |= fresh
-            # An engine that goes on stepping always has something fresh: a page that it did not fill is the newest.
-            if not fresh or max(Counter(step.engine for step in page).values()) < STEPS_PER_PAGE:
+            page, _ = await self._step_page(f"after={after}&limit={STEPS_PER_PAGE}")
+            found |= {(step.engine, step.step): step for step in page}
+            counts = Counter(step.engine for step in page)
+            newest = {step.engine: step.step for step in page}
+            # Engines number their steps each for itself: one that did not fill its page has no more.
+            unread = [newest[engine] for engine, count in counts.items() if count >= STEPS_PER_PAGE]
+            if not unread:
                 return list(found.values())
+            after = min(unread)
 
-    async def _step_page(self, query: str) -> list[EngineStep]:
+    async def _step_page(self, query: str) -> tuple[list[EngineStep], int]:
+        """Return records of every engine core, oldest first of each, and how many cores there are."""
         headers = {"Authorization": f"Bearer {self.address.admin_token}"} if self.address.admin_token else {}
         answer = json.loads(await self._ask(f"{self.address.admin_url}/paceline/v1/steps?{query}", headers=headers))
-        return [EngineStep.model_validate(record) for record in answer["records"]]
+        return [EngineStep.model_validate(record) for record in answer["records"]], answer["engines"]
 
     def completion(self, clock: RunClock, identity: RequestIdentity, prompt: list[int], cache_salt: str) -> Stream:
         """Prepare a greedy completion of exactly `identity.max_tokens` tokens; its body is built here, not when sent.
@@ -171,10 +174,3 @@ class EngineClient:
             hint = "; check its API key or admin token" if answer.status == HTTPStatus.UNAUTHORIZED else ""
             raise EngineError(f"the engine answered HTTP {answer.status} to {method} {url}{hint}: {text[:300]}")
         return text
-
-
-def _read_by_all_engines(found: Iterable[tuple[int, int]]) -> int:
-    newest: dict[int, int] = {}
-    for engine, step in found:
-        newest[engine] = max(step, newest.get(engine, 0))
-    return min(newest.values(), default=0)
