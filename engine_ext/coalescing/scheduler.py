@@ -43,7 +43,8 @@ class CoalescingMixin(Scheduler):
             self.coalescing_obstacles = ("vLLM built its caches before the plugin was loaded",)
         for obstacle in self.coalescing_obstacles:
             logger.info("paceline: final chunks can't be coalesced on this engine: %s", obstacle)
-        block = self.cache_config.block_size
+        # On a CPU without a block size of the user's, vLLM sets cache_config.block_size anew once its caches are built.
+        block = self._states[0].block_size if self._states else self.cache_config.block_size
         self.coalescing_grids = Grids(block, COARSE_BLOCKS * block, keeps_previous=True)
         self._span_plan: SpanPlan | None = None
 
@@ -95,10 +96,12 @@ class CoalescingMixin(Scheduler):
         refusal = refusal or admission.company_refusal(self, request, settings.admission)
         if refusal is not None:
             return refusal
-        block = self.cache_config.block_size
+        block = self.coalescing_grids.fine_tokens
         prompt = request.num_prompt_tokens
         if end < prompt:
             end = end // block * block
+        if end <= start:
+            return Refusal.UNALIGNED_END
         stops = ((prompt - 1) // block * block, request.shared_prefix_boundary // block * block)
         limits = SpanLimits(settings.max_span_tokens, admission.CUT_TOKENS)
         plan = plan_span(request.request_id, start, end, prompt, self.coalescing_grids, limits, stops)

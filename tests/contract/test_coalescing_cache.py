@@ -81,9 +81,9 @@ def test_off_schedules_byte_for_byte_like_stock(asynchronous, workload):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @thorough
-@given(workload=st.lists(arrivals, min_size=1, max_size=7))
-def test_never_fewer_hits_than_stock(asynchronous, workload):
-    options = Options(asynchronous=asynchronous)
+@given(workload=st.lists(arrivals, min_size=1, max_size=7), budget=st.sampled_from([1024, 100]))
+def test_never_fewer_hits_than_stock(asynchronous, workload, budget):
+    options = Options(asynchronous=asynchronous, budget=budget)
     off, on = Engine(OFF, options), Engine(ON, options)
     play(off, workload)
     play(on, workload)

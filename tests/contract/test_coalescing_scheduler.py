@@ -243,6 +243,29 @@ def test_an_engine_that_can_not_be_coalesced_schedules_as_stock_and_says_why(opt
     assert not engine.scheduler.coalescing_report()["active"]
 
 
+def test_a_budget_below_a_block_is_split_as_usual():
+    for coalescing in (OFF, ON):
+        engine = Engine(coalescing, Options(block=512, budget=256))
+        engine.add("a", prompt(2000))
+        engine.run()
+        assert engine.lengths("a") == [256] * 7 + [208]
+        assert engine.leaked_blocks == 0
+    assert engine.report["notPlanned"] == {"UnalignedEnd": 4, "UnalignedStart": 4}
+
+
+def test_plans_lie_on_the_blocks_of_the_caches_where_vllm_sets_another_block_size_afterwards():
+    engine = Engine(ON, Options(block=256, budget=512))
+    engine.scheduler.cache_config.block_size = 128  # as vLLM does on a CPU without --block-size
+    engine.add("a", prompt(500))
+    engine.run()
+    assert engine.lengths("a") == [500]
+    engine.add("b", prompt(500)[:384] + prompt(300, seed=3))
+    engine.run()
+    assert engine.hits["b"] == 256
+    assert engine.lengths("b") == [428]
+    assert engine.leaked_blocks == 0
+
+
 def test_a_preempted_prompt_is_split_as_usual():
     engine = Engine(ON, Options(blocks=40, budget=2048))
     engine.add("d", prompt(600, seed=1), max_tokens=600)
