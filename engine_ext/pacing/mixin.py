@@ -175,10 +175,9 @@ class PacingMixin(StockScheduler):
         if decoding and not all(view.is_exempt(request) for request in scheduled):
             self.cadence.last_mixed = self.step_log.next_busy()
         if self.slo is not None:
-            now = self.clock()
             for request in scheduled:
-                if not request.is_prefill_chunk:
-                    self.slo.on_prefill_done(now - request.paceline_arrived_at)
+                if not request.is_prefill_chunk and not request.num_output_tokens:
+                    self.slo.on_last_chunk(request.request_id, request.paceline_arrived_at)
         return Noted(StepKind.MIXED if decoding else StepKind.PREFILL, deferred, prefills.load(output, scheduled))
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -195,11 +194,9 @@ class PacingMixin(StockScheduler):
         now = self.step_log.finished_at
         for client_outputs in outputs.values():
             for output in client_outputs.outputs:
-                if output.new_token_ids:
-                    slo.promise.on_tokens(output.request_id, len(output.new_token_ids), now, slo.credit_cap)
-                if output.finish_reason is not None:
-                    slo.promise.on_finished(output.request_id)
-        slo.promise.forget_all_but(self.requests)
+                finished = output.finish_reason is not None
+                slo.on_output(output.request_id, len(output.new_token_ids), now, finished=finished)
+        slo.forget_all_but(self.requests)
 
     def _keep_off_verify_size(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never let a prefill chunk have exactly 1+K tokens while K draft tokens are on.

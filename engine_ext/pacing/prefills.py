@@ -38,8 +38,12 @@ def next_waiting(waiting: Iterable[Any]) -> list[Any]:
 
 
 def backlog(request: Any, now: float) -> Backlog:
-    """Return how long a prefill has waited and what is left of it."""
-    return Backlog(now - request.paceline_arrived_at, request.num_tokens - request.num_computed_tokens)
+    """Return how long a prefill has waited and what is left of it.
+
+    A request that was preempted while it decoded had its first prefill long ago, and no deadline for the second.
+    """
+    waited = 0.0 if request.num_output_tokens else now - request.paceline_arrived_at
+    return Backlog(waited, request.num_tokens - request.num_computed_tokens)
 
 
 def chunk_tokens(turn: Sequence[Any], budget_tokens: int) -> int:

@@ -1,6 +1,6 @@
 """The promise to the residents: for each of them, how much later its next token may come."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,9 +59,8 @@ class Promise:
         else:
             self.broken += 1
 
-    def forget_all_but(self, alive: Iterable[str]) -> None:
+    def forget_all_but(self, alive: Collection[str]) -> None:
         """Drop the residents that were aborted, once they outnumber those alive by a margin."""
-        alive = set(alive)
         if len(self.residents) > len(alive) + PRUNE_MARGIN:
             self.residents = {key: value for key, value in self.residents.items() if key in alive}
 

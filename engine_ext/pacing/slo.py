@@ -1,11 +1,12 @@
 """Pacing by a promise: the gap between mixed steps follows from the residents' slack and the prefills' deadline."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.engine_ext.pacing.deadline import Backlog, must_escape
-from paceline.engine_ext.pacing.promise import CREDIT_RELEASES, Promise
+from paceline.engine_ext.pacing.promise import CREDIT_RELEASES, PRUNE_MARGIN, Promise
 from paceline.engine_ext.pacing.step_time import StepLoad, StepTimeModel, chunk_load, decode_load
 from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingSettings, SloPrecedence, SloSettings
 
@@ -35,6 +36,7 @@ class SloPolicy:
     """Decides by the promise. `slack_seconds` is what the last decision found; None before the model is ready.
 
     `escaping` tells that the last decision released a chunk for the prefills' deadline, against the residents' promise.
+    `ending` is when the prompts whose last chunk is in flight arrived, by request.
     """
 
     settings: SloSettings
@@ -45,6 +47,7 @@ class SloPolicy:
     escaping: bool = False
     prefills_kept: int = 0
     prefills_broken: int = 0
+    ending: dict[str, float] = field(default_factory=dict)
     credit_cap: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +88,25 @@ class SloPolicy:
         max_delay = self.settings.max_prefill_delay_seconds
         return must_escape(prospect.backlog, prospect.chunk_tokens, chunk_seconds, max_delay)
 
+    def on_last_chunk(self, request_id: str, arrived: float) -> None:
+        """Note that the last chunk of a prompt that arrived at `arrived` is on its way."""
+        self.ending[request_id] = arrived
+
+    def on_output(self, request_id: str, tokens: int, now: float, *, finished: bool) -> None:
+        """Account for what a step gave a request; the first output after its last chunk ends its prefill."""
+        if (arrived := self.ending.pop(request_id, None)) is not None:
+            self.on_prefill_done(now - arrived)
+        if tokens:
+            self.promise.on_tokens(request_id, tokens, now, self.credit_cap)
+        if finished:
+            self.promise.on_finished(request_id)
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Drop what is kept of requests that were aborted, once it is much."""
+        self.promise.forget_all_but(alive)
+        if len(self.ending) > PRUNE_MARGIN:
+            self.ending = {key: arrived for key, arrived in self.ending.items() if key in alive}
+
     def on_prefill_done(self, waited: float) -> None:
         """Judge a prompt whose prefill ended `waited` seconds after its arrival."""
         if waited <= self.settings.max_prefill_delay_seconds:
@@ -93,9 +115,13 @@ class SloPolicy:
             self.prefills_broken += 1
 
     def report(self) -> dict[str, Any]:
-        """Return the slack at the last decision and how many promises were kept, as the admin route answers it."""
+        """Return the slack at the last decision and how many promises were kept, as the admin route answers it.
+
+        The slack is None where none of the residents had an account yet.
+        """
+        slack = self.slack_seconds
         return {
-            "slackSeconds": self.slack_seconds,
+            "slackSeconds": slack if slack is None or math.isfinite(slack) else None,
             "residentsKept": self.promise.kept,
             "residentsBroken": self.promise.broken,
             "prefillsKept": self.prefills_kept,

@@ -89,3 +89,31 @@ def test_change_from_fixed_to_promise_keeps_residents(asynchronous: bool) -> Non
     driver.set_pacing(promise(500))
     prefill_seconds(driver, "newcomer")
     driver.assert_whole("lesson")
+
+
+def test_prefill_is_judged_when_its_last_chunk_is_computed() -> None:
+    driver = Driver(Options(budget=128), promise(500, delay=10))
+    driver.add("alone", 1_000, 5)
+    # Seven chunks of 1.38 s, and one of 1.14 s that starts in time and ends 0.8 s late.
+    driver.step(7)
+    assert driver.seconds == pytest.approx(9.66)
+    driver.step(2)
+    report = driver.scheduler.slo.report()
+    assert (report["prefillsKept"], report["prefillsBroken"]) == (0, 1)
+
+
+@BOTH
+def test_preemption_of_a_decoder_is_no_prefill_to_judge_or_to_hurry(asynchronous: bool) -> None:
+    options = Options(asynchronous=asynchronous, budget=128, blocks=1 + 40)
+    driver = Driver(options, promise(500, delay=5))
+    for name in ("first", "second"):
+        driver.add(name, 100, 400)
+    while not driver.steps or not driver.steps[-1].preempted:
+        driver.step()
+    assert driver.seconds > 5
+    while "first" not in driver.finished:
+        driver.step()
+        assert not driver.scheduler.slo.escaping
+    driver.run_until_done(limit=2_000)
+    report = driver.scheduler.slo.report()
+    assert (report["prefillsKept"], report["prefillsBroken"]) == (2, 0)

@@ -80,6 +80,30 @@ def test_fixed_interval_until_the_model_is_ready() -> None:
     assert slo.gap_steps(prospect(30.0, backlog=[Backlog(30.0, 10)])) == 1
 
 
+def test_slack_is_not_told_while_no_resident_has_an_account() -> None:
+    slo = policy(300)
+    assert slo.gap_steps(prospect(0.0)) == 1
+    assert slo.report()["slackSeconds"] is None
+
+
+def test_prefill_ends_with_the_first_output_after_its_last_chunk() -> None:
+    slo = policy(300)
+    slo.on_last_chunk("newcomer", arrived=10.0)
+    slo.on_output("resident", 1, 70.0, finished=False)
+    assert (slo.prefills_kept, slo.prefills_broken) == (0, 0)
+    slo.on_output("newcomer", 1, 70.1, finished=False)
+    slo.on_output("newcomer", 1, 200.0, finished=True)
+    assert (slo.prefills_kept, slo.prefills_broken) == (0, 1)
+
+
+def test_what_is_kept_of_aborted_requests_is_bounded() -> None:
+    slo = policy(300)
+    for number in range(1_000):
+        slo.on_last_chunk(f"aborted{number}", arrived=0.0)
+        slo.forget_all_but({"resident"})
+    assert len(slo.ending) <= 64
+
+
 def test_prefills_are_judged_by_their_delay() -> None:
     slo = policy(300)
     slo.on_prefill_done(60.0)
