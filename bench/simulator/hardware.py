@@ -90,6 +90,24 @@ class Hardware(WireModel):
             raise ValueError("draftTokens are simulated with synchronous scheduling only; leave asynchronous out")
         return self
 
+    def must_hold(self, work: SimulatedWorkload) -> None:
+        """Raise HardwareError where the prompt could never be computed beside the residents."""
+        cached = work.residents * work.resident_context_tokens + work.prompt_tokens
+        limits = (
+            ("maxNumSeqs", self.max_num_seqs, "requests", work.residents + 1),
+            ("maxNumBatchedTokens", self.max_num_batched_tokens, "tokens a step", self._step_tokens(work) + 1),
+            ("kvCacheTokens", self.kv_cache_tokens, "tokens of KV cache", cached),
+        )
+        for name, limit, unit, needed in limits:
+            if needed > limit:
+                raise HardwareError(
+                    f"{work.residents} residents after {work.resident_context_tokens:,} tokens and a prompt of "
+                    f"{work.prompt_tokens:,} need {needed:,} {unit}, and {self.name} has {name} {limit:,}"
+                )
+
+    def _step_tokens(self, work: SimulatedWorkload) -> int:
+        return work.residents * (1 + self.draft_tokens)
+
 
 def known_hardware() -> list[str]:
     """Return the names of the hardware models that come with Paceline."""

@@ -90,6 +90,7 @@ class Simulation:
         self._in_flight: deque[_InFlight] = deque()
         self._live: dict[str, Request] = {}
         self._ended_at = 0.0
+        self.preemptions = 0
         if pacing is not None:
             self._scheduler.clock = lambda: self.now
             self._scheduler.apply_settings(LiveSettings(revision=1, pacing=pacing))
@@ -120,6 +121,7 @@ class Simulation:
         if not output.total_num_scheduled_tokens and not self._in_flight:
             unfinished = [name for name, course in self.requests.items() if not course.finished]
             raise StalledError(f"nothing can be scheduled for {unfinished[:5]}: is the KV cache too small?")
+        self.preemptions += len(output.preempted_req_ids or ())
         self._in_flight.append(self._started(output))
         if len(self._in_flight) >= self._depth:
             self._process(self._in_flight.popleft())

@@ -1,5 +1,6 @@
 """The mixed phase in virtual time: residents decode, then a cold prompt is prefilled beside them. Needs vLLM."""
 
+from collections.abc import Callable
 from typing import Final
 
 import vllm
@@ -12,7 +13,7 @@ from paceline.bench.simulator.exchange import (
     SimulationResult,
 )
 from paceline.bench.simulator.hardware import Hardware, SimulatedWorkload
-from paceline.bench.simulator.loop import SimulatedRequest, Simulation
+from paceline.bench.simulator.loop import SimulatedRequest, Simulation, StalledError
 
 STEADY_TOKENS: Final = 8
 """How many tokens each resident has before the window before the prefill is measured."""
@@ -33,12 +34,12 @@ def mixed_phase(hardware: Hardware, work: SimulatedWorkload, arm: SimulatedArm) 
     residents = [
         engine.add(f"resident{index}", work.resident_context_tokens, ENDLESS_TOKENS) for index in range(work.residents)
     ]
-    engine.run_until(lambda: all(len(resident.token_seconds) >= STEADY_TOKENS for resident in residents))
+    _run(engine, lambda: all(len(resident.token_seconds) >= STEADY_TOKENS for resident in residents))
     before, steps = engine.now, len(engine.steps)
-    engine.run_until(lambda: len(engine.steps) >= steps + BEFORE_STEPS)
+    _run(engine, lambda: len(engine.steps) >= steps + BEFORE_STEPS)
     arrived, steps = engine.now, len(engine.steps)
     injected = engine.add(INJECTED, work.prompt_tokens, 1)
-    engine.run_until(lambda: injected.finished)
+    _run(engine, lambda: injected.finished)
     first_token, during = injected.token_seconds[0], engine.steps[steps:]
     admitted = arrived if injected.admitted is None else injected.admitted
     metrics = {
@@ -56,6 +57,15 @@ def mixed_phase(hardware: Hardware, work: SimulatedWorkload, arm: SimulatedArm) 
         decode_steps=len(during) - mixed,
         virtual_seconds=engine.now,
     )
+
+
+def _run(engine: Simulation, done: Callable[[], bool]) -> None:
+    engine.run_until(lambda: done() or engine.preemptions > 0)
+    if engine.preemptions:
+        raise StalledError(
+            f"the KV cache is too small: a request was preempted after {engine.now:.1f} simulated seconds; raise "
+            "kvCacheTokens, or lower the residents, their context or the prompt"
+        )
 
 
 def _rate(residents: list[SimulatedRequest], start: float, end: float) -> float:

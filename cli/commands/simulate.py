@@ -13,7 +13,13 @@ from paceline.bench.plan import Arm
 from paceline.bench.report import text_table
 from paceline.bench.simulator.calibrate import Stored, calibrate
 from paceline.bench.simulator.exchange import MAX_ARMS, SimulatedArm, SimulationRequest, SimulationResult
-from paceline.bench.simulator.hardware import Hardware, HardwareError, known_hardware, load_hardware
+from paceline.bench.simulator.hardware import (
+    Hardware,
+    HardwareError,
+    SimulatedWorkload,
+    known_hardware,
+    load_hardware,
+)
 from paceline.bench.simulator.tables import Measured, comparison_table, figures_table
 from paceline.cli.apis import experiments_api
 from paceline.cli.commands.report import fetch
@@ -80,8 +86,6 @@ def simulate(
     details = _experiments(calibrations or [])
     model = _hardware(hardware, details)
     arms = _arms(interval, slo, stock=stock, details=details)
-    if save_hardware is not None:
-        _save(model, save_hardware)
     given = {
         "residents": residents,
         "resident_context_tokens": resident_context_tokens,
@@ -89,6 +93,9 @@ def simulate(
     }
     changes = {key: value for key, value in given.items() if value is not None}
     work = model.workload.model_copy(update=changes)
+    _check_fit(model, work)
+    if save_hardware is not None:
+        _save(model, save_hardware)
     result = _run(SimulationRequest(hardware=model, workload=work, arms=tuple(arms)), engine_python)
     measured = {} if changes else _measured(details)
     if output is OutputFormat.JSON:
@@ -130,6 +137,14 @@ def _hardware(name: str | None, details: list[ExperimentDetail]) -> Hardware:
         return calibrate("-".join(["calibrated", *(detail.id[:12] for detail in details)]), stored)
     except HardwareError as error:
         raise CliError(str(error), code=ExitCode.INVALID) from None
+
+
+def _check_fit(model: Hardware, work: SimulatedWorkload) -> None:
+    try:
+        model.must_hold(work)
+    except HardwareError as error:
+        advice = "Lower --residents, --resident-context-tokens or --prompt-tokens, or raise the limit in a file."
+        raise CliError(str(error), advice=advice, code=ExitCode.INVALID) from None
 
 
 def _draft_tokens(detail: ExperimentDetail) -> int:
@@ -182,7 +197,9 @@ def _run(request: SimulationRequest, engine_python: Path | None) -> SimulationRe
         asked, answer = Path(folder) / "request.json", Path(folder) / "result.json"
         asked.write_text(request.model_dump_json(by_alias=True, exclude_none=True), encoding="utf-8")
         command = [python.path, "-P", "-m", SIMULATOR, str(asked), str(answer)]
-        environment = {**inherited(os.environ), "VLLM_LOGGING_LEVEL": "ERROR"}
+        # vLLM leaves files in the folder for temporary ones: this one goes when the simulation ends.
+        environment = {**inherited(os.environ), "VLLM_LOGGING_LEVEL": "ERROR", "TMPDIR": folder}
+        notice_console().print("simulating; vLLM's start takes most of the time", style="dim")
         try:
             done = subprocess.run(
                 command,

@@ -121,3 +121,12 @@ def test_work_that_does_not_fit_is_told() -> None:
     engine.add("huge", 5_000, 1)
     with pytest.raises(StalledError, match="KV cache too small"):
         engine.run_until(lambda: False)
+
+
+def test_residents_that_outgrow_the_cache_end_the_simulation() -> None:
+    # 64 blocks hold 1,024 tokens: two residents after 450, until each has decoded some 60.
+    work = SimulatedWorkload(residents=2, resident_context_tokens=450, prompt_tokens=100)
+    hardware = plain(kv_cache_tokens=1_024)
+    hardware.must_hold(work)
+    with pytest.raises(StalledError, match="a request was preempted after"):
+        mixed_phase(hardware, work, SimulatedArm(name="a", pacing=fixed(4)))

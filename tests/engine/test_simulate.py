@@ -1,6 +1,7 @@
 """`paceline simulate` as a user calls it: the command starts the engine environment's interpreter by itself."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,18 @@ COMMAND = (sys.executable, "-P", "-c", "from paceline.cli.main import main; main
 def test_the_published_table_by_one_command(tmp_path: Path) -> None:
     kept = tmp_path / "kept.yaml"
     arguments = ("--hardware", "v100x2", "--interval", "0,4", "--stock", "--save-hardware", kept, "--output", "json")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     done = subprocess.run(
-        [*COMMAND, *arguments, "--engine-python", PYTHON], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [*COMMAND, *arguments, "--engine-python", PYTHON],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    assert list(temporary.iterdir()) == []
     found = json.loads(done.stdout)
     assert found["simulated"] is True
     rates = {each["arm"]: each["metrics"]["residentTokensPerSecondDuring"] for each in found["figures"]}
@@ -28,7 +37,7 @@ def test_the_published_table_by_one_command(tmp_path: Path) -> None:
     assert yaml.safe_load(kept.read_text())["name"] == "v100x2"
 
 
-def test_work_that_does_not_fit_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_work_that_outgrows_the_cache_is_told_without_a_traceback(tmp_path: Path) -> None:
     hardware = {
         "name": "small",
         "description": "one that holds little",
@@ -36,7 +45,8 @@ def test_work_that_does_not_fit_is_told_without_a_traceback(tmp_path: Path) -> N
         "stepTime": {"baseMilliseconds": 20, "perPrefillTokenMicroseconds": 100},
         "maxNumBatchedTokens": 512,
         "kvCacheTokens": 1_024,
-        "workload": {"promptTokens": 8_192},
+        "maxNumSeqs": 16,
+        "workload": {"residentContextTokens": 450, "promptTokens": 550},
     }
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(hardware))

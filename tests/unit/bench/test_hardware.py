@@ -1,9 +1,17 @@
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
-from paceline.bench.simulator.hardware import HardwareError, StepTime, known_hardware, load_hardware
+from paceline.bench.simulator.hardware import (
+    Hardware,
+    HardwareError,
+    SimulatedWorkload,
+    StepTime,
+    known_hardware,
+    load_hardware,
+)
 
 GOOD = {
     "name": "mine",
@@ -66,6 +74,29 @@ def test_a_wrong_file_is_told_with_the_field(tmp_path: Path, changes: dict[str, 
     path.write_text(yaml.safe_dump({**GOOD, **changes}))
     with pytest.raises(HardwareError, match=message):
         load_hardware(str(path))
+
+
+@pytest.mark.parametrize(
+    ("residents", "context", "prompt", "needed"),
+    [
+        (15, 1_000, 49_000, None),
+        (16, 100, 100, "need 17 requests, and mine has maxNumSeqs 16"),
+        (15, 1_000, 50_001, "need 65,001 tokens of KV cache, and mine has kvCacheTokens 65,000"),
+    ],
+)
+def test_work_that_can_never_fit_is_told(residents: int, context: int, prompt: int, needed: str | None) -> None:
+    small = {**GOOD, "maxNumSeqs": 16, "kvCacheTokens": 65_000}
+    work = SimulatedWorkload(residents=residents, resident_context_tokens=context, prompt_tokens=prompt)
+    with pytest.raises(HardwareError, match=needed) if needed else nullcontext():
+        Hardware.model_validate(small).must_hold(work)
+
+
+def test_residents_that_fill_every_step_leave_no_room_for_a_prompt() -> None:
+    # 16 residents that verify 3 drafts take all of 64 tokens.
+    tight = Hardware.model_validate({**GOOD, "maxNumBatchedTokens": 64, "maxNumSeqs": 64, "draftTokens": 3})
+    tight.must_hold(SimulatedWorkload(residents=15, prompt_tokens=100))
+    with pytest.raises(HardwareError, match="need 65 tokens a step, and mine has maxNumBatchedTokens 64"):
+        tight.must_hold(SimulatedWorkload(residents=16, prompt_tokens=100))
 
 
 def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:

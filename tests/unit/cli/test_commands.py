@@ -153,6 +153,7 @@ def test_a_profile_that_is_stopped(paceline: Paceline, known: ProfileState) -> N
         (("simulate", "--hardware", "v100x2", "--interval", "80ms"), "'80ms' is a promise: give it with --slo"),
         (("simulate", "--hardware", "v100x2", "--interval", ","), "0 settings to simulate: give 1 to 64"),
         (("simulate", "--hardware", "v100x2", "--interval", "4," * 65), "65 settings to simulate: give 1 to 64"),
+        (("simulate", "--hardware", "v100x2", "--residents", "8"), "need 1,936,384 tokens of KV cache"),
         (("simulate", "--hardware", "v100x2", "--slo", "80"), "'80' is no duration"),
         (("simulate", "--hardware", "v100x2", "--engine-python", "/nowhere"), "/nowhere"),
         (("report", "--plot", "x.gif"), "can't draw into x.gif"),
