@@ -71,7 +71,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class _Law:
-    """The formula with one experiment's baseline in it."""
+    """The formula with one experiment's unpaced arm in it, as `baseline`."""
 
     baseline: Arm
     medians: Mapping[Metric, Estimate]
@@ -123,16 +123,20 @@ def recommend(plan: ExperimentPlan, result: ExperimentResult, seconds_per_token:
 
 
 def _law(plan: ExperimentPlan, result: ExperimentResult) -> _Law:
-    base = next(arm for arm in result.arms if arm.arm == plan.baseline.name)
-    pacing = plan.baseline.pacing
-    if pacing.mode is PacingMode.SLO or pacing.effective_interval > 1:
-        raise UnusableError(f"its first arm, {base.arm}, is paced: the formula starts from an unpaced one")
+    baseline = next((arm for arm in plan.arms if _is_unpaced(arm)), None)
+    if baseline is None:
+        raise UnusableError("none of its arms is unpaced: the formula starts from one that is")
+    base = next(arm for arm in result.arms if arm.arm == baseline.name)
     if not base.valid:
         raise UnusableError(f"its unpaced arm does not count: {base.reasons[0]}")
     lacking = [metric.value for metric in (BEFORE, RATE, WAIT) if metric not in base.metrics]
     if lacking or min(base.metrics[metric].value for metric in (BEFORE, RATE, WAIT)) <= 0:
         raise UnusableError(f"its unpaced arm lacks a rate: {', '.join(lacking) or 'one is 0'}")
-    return _Law(plan.baseline, base.metrics)
+    return _Law(baseline, base.metrics)
+
+
+def _is_unpaced(arm: Arm) -> bool:
+    return arm.pacing.mode is not PacingMode.SLO and arm.pacing.effective_interval == 1
 
 
 def _measured(plan: ExperimentPlan, result: ExperimentResult, law: _Law) -> list[Point]:
@@ -140,7 +144,7 @@ def _measured(plan: ExperimentPlan, result: ExperimentResult, law: _Law) -> list
     return [
         _point(settings[arm.arm], arm, law)
         for arm in result.arms
-        if arm.arm in settings and arm.valid and settings[arm.arm].coalescing == plan.baseline.coalescing
+        if arm.arm in settings and arm.valid and settings[arm.arm].coalescing == law.baseline.coalescing
     ]
 
 

@@ -114,8 +114,8 @@ def test_margin_that_nothing_can_cover_falls_back_to_the_formula_and_says_so() -
 @pytest.mark.parametrize(
     ("arms", "valid", "message"),
     [
-        ({"n=4": (pacing(4), UNPACED)}, True, "is paced"),
-        ({"slo": (SLO, UNPACED)}, True, "is paced"),
+        ({"n=4": (pacing(4), UNPACED)}, True, "none of its arms is unpaced"),
+        ({"slo": (SLO, UNPACED)}, True, "none of its arms is unpaced"),
         ({"off": (pacing(0), UNPACED)}, False, "does not count: requests: one failed"),
         ({"off": (pacing(0), (25.4, 0.0, 21.3))}, True, "lacks a rate"),
     ],
@@ -153,3 +153,11 @@ def test_the_interval_keeps_the_promise_and_one_less_does_not(
     assert found.recommended is not None
     costs = [point.wait for point in found.frontier if point.wait is not None]
     assert costs == sorted(costs)
+
+
+def test_the_unpaced_arm_need_not_be_the_first() -> None:
+    paced = (1 / TD, 4 * 4.26 / (1.014 + 3 * 0.168), 21 * (1.014 + 3 * 0.168))
+    arms = {"n=4": (pacing(4), paced), "off": (pacing(0), UNPACED)}
+    found = recommend(*stored(arms), 0.080)
+    assert found == recommend(*stored(dict(reversed(arms.items()))), 0.080)
+    assert (found.interval, found.plain_interval) == (5, 5)
