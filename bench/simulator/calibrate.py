@@ -7,10 +7,11 @@ from statistics import median
 from typing import Final
 
 import numpy as np
+from pydantic import ValidationError
 
 from paceline.bench.plan import ExperimentPlan
 from paceline.bench.records import BlockRecord, EngineFingerprint, Metric, PrefillSteps
-from paceline.bench.simulator.hardware import Hardware, HardwareError, SimulatedWorkload, StepTime
+from paceline.bench.simulator.hardware import Hardware, HardwareError, SimulatedWorkload, StepTime, first_fault
 from paceline.engine_ext.settings import PacingMode
 
 APART: Final = 1.5
@@ -38,7 +39,17 @@ class _Sample:
 
 
 def calibrate(name: str, experiments: Sequence[Stored]) -> Hardware:
-    """Fit a hardware model to experiments on one engine. Raises HardwareError where their blocks tell too little."""
+    """Fit a hardware model to experiments on one engine.
+
+    Raises HardwareError where their blocks tell too little, or of what the simulator can't hold.
+    """
+    try:
+        return _fit(name, experiments)
+    except ValidationError as error:
+        raise HardwareError(f"no hardware model can be fitted: {first_fault(error)}") from None
+
+
+def _fit(name: str, experiments: Sequence[Stored]) -> Hardware:
     samples = [sample for stored in experiments for sample in _samples(stored.blocks)]
     if not samples:
         raise HardwareError(

@@ -140,6 +140,11 @@ def _read(file: Path | Traversable, shown: str) -> Hardware:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HardwareError(f"the hardware model {shown} is no YAML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise HardwareError(f"the hardware model {shown} is invalid: {where}: {first['msg']}") from None
+        raise HardwareError(f"the hardware model {shown} is invalid: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first field at fault and why."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "document"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"

@@ -134,7 +134,8 @@ def _hardware(name: str | None, details: list[ExperimentDetail]) -> Hardware:
         if name is not None:
             return load_hardware(name)
         stored = [Stored(detail.plan, detail.engine, detail.blocks, _draft_tokens(detail)) for detail in details]
-        return calibrate("-".join(["calibrated", *(detail.id[:12] for detail in details)]), stored)
+        others = f"-and-{len(details) - 1}-more" if len(details) > 1 else ""
+        return calibrate(f"calibrated-{details[0].id[:12]}{others}", stored)
     except HardwareError as error:
         raise CliError(str(error), code=ExitCode.INVALID) from None
 

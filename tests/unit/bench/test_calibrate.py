@@ -88,3 +88,10 @@ def test_blocks_without_steps_calibrate_nothing() -> None:
         calibrate("mine", [Stored(plan(), ENGINE, [block(), block(prefill_steps=None)])])
     with pytest.raises(HardwareError, match="admin port"):
         calibrate("mine", [Stored(plan(), ENGINE, [measured(4_000).model_copy(update={"problems": ("late",)})])])
+
+
+def test_what_the_simulator_can_not_hold_is_told() -> None:
+    with pytest.raises(
+        HardwareError, match=r"no hardware model can be fitted: prompt_tokens: .* less than or equal to"
+    ):
+        calibrate("mine", [Stored(plan(), ENGINE, [measured(2_000_000)])])
