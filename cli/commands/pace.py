@@ -13,7 +13,7 @@ from paceline.cli.errors import CliError, ExitCode
 from paceline.cli.instance import api_of
 from paceline.cli.output import OutputFormat, OutputOption, print_json, result_console
 from paceline.cli.words import describe_pacing
-from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingMode, PacingSettings, SloPrecedence
+from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingMode, PacingSettings, SloPrecedence, SloSettings
 
 EPILOG = """Examples:
 
@@ -101,8 +101,11 @@ def _changes(
     promise: dict[str, Any] = {}
     if slo is not None:
         promise["timePerOutputTokenMilliseconds"] = milliseconds(slo)
+        _check_bounds(promise, "--slo", "milliseconds")
     if max_prefill_delay is not None:
-        promise["maxPrefillDelaySeconds"] = whole_seconds(max_prefill_delay)
+        delay = {"maxPrefillDelaySeconds": whole_seconds(max_prefill_delay)}
+        _check_bounds({"timePerOutputTokenMilliseconds": 1, **delay}, "--max-prefill-delay", "seconds")
+        promise |= delay
     if precedence is not None:
         promise["precedence"] = precedence.value
     if interval is not None and promise:
@@ -117,6 +120,13 @@ def _changes(
             raise typer.BadParameter(f"the options given belong to mode {changes['mode']}, not to {mode.value}")
         changes["mode"] = mode.value
     return changes
+
+
+def _check_bounds(promise: dict[str, Any], option: str, unit: str) -> None:
+    try:
+        SloSettings.model_validate(promise)
+    except ValidationError as error:
+        raise typer.BadParameter(f"{error.errors()[0]['msg']} {unit}", param_hint=option) from None
 
 
 def _merged(current: PacingSettings, changes: dict[str, Any]) -> PacingSettings:
