@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
@@ -75,6 +77,11 @@ FAST = ("style", "unit")
 LANES = (("style", "unit", "contract", "kernels"), ("api", "charts"))
 """Two sequences that run side by side: neither starts an engine or a cluster, which want both cores for themselves."""
 
+INTERRUPTED = threading.Event()
+"""Set on Ctrl-C, which reaches the commands that run by themselves: the lanes then start no further ones."""
+NOTICE_SECONDS = 1.0
+"""How long a command that failed may have done so for a Ctrl-C that the main thread has not noted yet."""
+
 _TALLY = re.compile(r"(\d+) (passed|failed|skipped|error|errors)\b")
 
 
@@ -123,7 +130,10 @@ def run_part(name: str, say: Callable[[str], object]) -> Outcome:
             break
     else:
         for command in part.commands:
-            outcome.ok &= run_command(command, outcome, say) == 0
+            if run_command(command, outcome, say) != 0:
+                outcome.ok = False
+                if INTERRUPTED.wait(NOTICE_SECONDS):
+                    break
         if any("pytest" in command for command in part.commands) and not outcome.tally.get("passed"):
             outcome.ok = False
     outcome.seconds = time.monotonic() - started
@@ -139,6 +149,8 @@ def run_lane(names: Sequence[str]) -> list[Outcome]:
     """Run parts one after the other beside another lane; each part's output is printed whole when the part ends."""
     outcomes = []
     for name in names:
+        if INTERRUPTED.is_set():
+            break
         tell(f"... {name} runs")
         lines: list[str] = []
         outcomes.append(run_part(name, lines.append))
@@ -153,7 +165,11 @@ def run_parts(names: Sequence[str]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     if together:
         with ThreadPoolExecutor(len(lanes)) as pool:
-            outcomes += [outcome for lane in pool.map(run_lane, lanes) for outcome in lane]
+            try:
+                outcomes += [outcome for lane in pool.map(run_lane, lanes) for outcome in lane]
+            except KeyboardInterrupt:
+                INTERRUPTED.set()
+                raise
     return outcomes + [run_part(name, tell) for name in names if name not in together]
 
 
@@ -190,9 +206,14 @@ def main() -> int:
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
-if __name__ == "__main__":
+def end(work: Callable[[], int]) -> NoReturn:
+    """Exit with what `work` returns, or with 130 on Ctrl-C."""
     try:
-        sys.exit(main())
+        sys.exit(work())
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    end(main)
