@@ -96,7 +96,7 @@ def frontier_table(identifier: str, plan: ExperimentPlan, found: Recommendation,
             f"expected under N = {found.interval}: {answer.rate:.1f} tok/s, {1_000 / answer.rate:.0f} ms a token for "
             f"each resident, and a wait of {answer.wait:.1f} s{instead} for the prompt"
         )
-    if found.margin:
+    if found.margin and found.plain_interval:
         notes.append(
             f"margin: the formula was {found.margin:.1%} too hopeful at worst; without it N = {found.plain_interval}"
         )

@@ -34,6 +34,6 @@ def test_the_recommended_row_is_marked_and_explained() -> None:
 
 
 def test_no_interval_is_said_as_such() -> None:
-    table = frontier_table("0192f3c4a5b6", PLAN, Recommendation(None, None, 0.0, "too slow", FRONTIER), 30)
+    table = frontier_table("0192f3c4a5b6", PLAN, Recommendation(None, None, 0.158, "too slow", FRONTIER), 30)
     assert table.notes == ("for 30 ms a token: no interval; too slow",)
     assert not any(row[0].startswith(">") for row in table.rows)
