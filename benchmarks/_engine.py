@@ -5,6 +5,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -65,6 +66,7 @@ def running_engine(
     argv = list(command.argv)
     if scheduler is not None:
         argv[argv.index("--scheduler-cls") + 1] = scheduler
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the engine is ended, too
     log = folder / "engine.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

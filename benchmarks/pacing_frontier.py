@@ -54,11 +54,8 @@ class Alternative:
 
 
 ALTERNATIVES = (
-    *(Alternative(f"max_num_batched_tokens={tokens}", budget=tokens) for tokens in (272, 528)),
-    *(
-        Alternative(f"long_prefill_token_threshold={tokens}", arguments=("--long-prefill-token-threshold", str(tokens)))
-        for tokens in (256, 512)
-    ),
+    Alternative("max_num_batched_tokens=272", budget=272),
+    Alternative("long_prefill_token_threshold=256", arguments=("--long-prefill-token-threshold", "256")),
     *(
         Alternative(
             f"prefill_schedule_interval={n}, as if data-parallel",
@@ -67,6 +64,8 @@ ALTERNATIVES = (
         )
         for n in (4, 8)
     ),
+    Alternative("max_num_batched_tokens=528", budget=528),
+    Alternative("long_prefill_token_threshold=512", arguments=("--long-prefill-token-threshold", "512")),
 )
 """The tiny model's states lie 256 tokens apart, and vLLM cuts its prompts nowhere else: no chunk can be smaller."""
 
