@@ -50,6 +50,9 @@ def calibrate(name: str, experiments: Sequence[Stored]) -> Hardware:
 
 
 def _fit(name: str, experiments: Sequence[Stored]) -> Hardware:
+    models = sorted({stored.engine.model for stored in experiments if stored.engine is not None})
+    if len(models) > 1:
+        raise HardwareError(f"the experiments ran on different models: {', '.join(models)}; give those of one engine")
     samples = [sample for stored in experiments for sample in _samples(stored.blocks)]
     if not samples:
         raise HardwareError(

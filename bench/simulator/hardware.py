@@ -27,7 +27,7 @@ class StepTime(WireModel):
     context has c * (x + c / 2) of them.
     """
 
-    base_milliseconds: Cost
+    base_milliseconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     per_decoder_milliseconds: Cost = 0.0
     per_prefill_token_microseconds: Cost
     per_prefill_pair_nanoseconds: Cost = 0.0

@@ -95,3 +95,9 @@ def test_what_the_simulator_can_not_hold_is_told() -> None:
         HardwareError, match=r"no hardware model can be fitted: prompt_tokens: .* less than or equal to"
     ):
         calibrate("mine", [Stored(plan(), ENGINE, [measured(2_000_000)])])
+
+
+def test_experiments_of_different_models_make_no_one_engine() -> None:
+    other = ENGINE.model_copy(update={"model": "another"})
+    with pytest.raises(HardwareError, match="different models: another, "):
+        calibrate("mine", [Stored(plan(), ENGINE, [measured(4_000)]), Stored(plan(), other, [measured(40_000)])])

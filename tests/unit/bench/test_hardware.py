@@ -63,6 +63,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"stepTime": {"baseMilliseconds": -1, "perPrefillTokenMicroseconds": 1}}, r"stepTime\.baseMilliseconds"),
+        ({"stepTime": {"baseMilliseconds": 0, "perPrefillTokenMicroseconds": 1}}, "should be greater than 0"),
         ({"tokensPerStep": 3.5}, "tokensPerStep 3.5 needs at least 2.5 draftTokens"),
         ({"draftTokens": 3, "asynchronous": True}, "synchronous scheduling only"),
         ({"maxNumBatchedTokens": 100}, "lower maxNumSeqs"),
