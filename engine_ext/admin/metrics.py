@@ -67,6 +67,9 @@ def _per_kind(states: list[dict[str, Any]]) -> Iterator[Metric]:
 
 def _pacing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:
     paced = GaugeMetricFamily("paceline_engine_paced", "1 while prefills are paced.", labels=["engine"])
+    obstacles = GaugeMetricFamily(
+        "paceline_engine_pacing_obstacles", "Reasons why this engine can't be paced.", labels=["engine"]
+    )
     revision = GaugeMetricFamily("paceline_engine_revision", "Revision of the running settings.", labels=["engine"])
     interval = GaugeMetricFamily("paceline_engine_interval_steps", "The fixed pacing interval.", labels=["engine"])
     slack = GaugeMetricFamily(
@@ -78,6 +81,7 @@ def _pacing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:
     for state in states:
         engine, report = str(state["engine"]), state["pacing"]
         paced.add_metric([engine], int(state["paced"]))
+        obstacles.add_metric([engine], len(state["reasons"]))
         revision.add_metric([engine], state["revision"])
         interval.add_metric([engine], report.get("intervalSteps", 1))
         if report.get("slackSeconds") is not None:
@@ -85,7 +89,7 @@ def _pacing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:
         for key, role, outcome in PROMISE:
             if key in report:
                 promise.add_metric([engine, role, outcome], report[key])
-    yield from (paced, revision, interval, slack, promise)
+    yield from (paced, obstacles, revision, interval, slack, promise)
 
 
 def _coalescing(states: Iterable[dict[str, Any]]) -> Iterator[Metric]:

@@ -32,7 +32,8 @@ def engine_metrics() -> dict[str, set[str]]:
     }
     promise = {"slackSeconds": 0.1, "residentsKept": 1, "residentsBroken": 0, "prefillsKept": 1, "prefillsBroken": 0}
     gate = {"mode": "AnyPage", "active": True, "pageTokens": 784, "served": 3, "servedRows": 9, "refused": {"Sinks": 1}}
-    state = {"engine": 0, "paced": True, "revision": 1, "counters": counters, "pacing": promise, "pageGate": gate}
+    state = {"engine": 0, "paced": True, "reasons": [], "revision": 1}
+    state |= {"counters": counters, "pacing": promise, "pageGate": gate}
     collector = EngineCollector(SimpleNamespace(states={0: state}))
     return {sample.name: set(sample.labels) for family in collector.collect() for sample in family.samples}
 
@@ -120,6 +121,7 @@ def test_every_metric_of_the_engines_pacing_is_shown() -> None:
         "paceline_engine_step_seconds_total",
         "paceline_engine_deferred_prefill_steps_total",
         "paceline_engine_interval_steps",
+        "paceline_engine_pacing_obstacles",
         "paceline_engine_slack_seconds",
         "paceline_engine_promises_total",
     }

@@ -249,7 +249,10 @@ async def test_unhealthy_when_a_core_answers_no_more(port: Port) -> None:
 
 
 async def test_metrics_are_well_formed(port: Port) -> None:
-    port.monitor.note([core.state() for core in port.cores])
+    unpaced_by_choice = {**port.cores[0].state(), "paced": False}
+    port.monitor.note(
+        [unpaced_by_choice, {**port.cores[1].state(), "paced": False, "reasons": ["a foreign scheduler"]}]
+    )
     registry = CollectorRegistry()
     registry.register(EngineCollector(port.monitor))
     samples = {
@@ -261,5 +264,7 @@ async def test_metrics_are_well_formed(port: Port) -> None:
     assert samples["paceline_engine_step_seconds_total", (("engine", "0"), ("kind", "decode"))] == 0.5
     assert samples["paceline_engine_interval_steps", (("engine", "0"),)] == 4
     assert samples["paceline_engine_revision", (("engine", "1"),)] == 5
+    assert [samples["paceline_engine_paced", (("engine", rank),)] for rank in "01"] == [0, 0]
+    assert [samples["paceline_engine_pacing_obstacles", (("engine", rank),)] for rank in "01"] == [0, 1]
     assert samples["paceline_engine_page_gate_served_rows_total", (("engine", "1"),)] == 70
     assert samples["paceline_engine_page_gate_refused_calls_total", (("engine", "0"), ("reason", "Sinks"))] == 2
