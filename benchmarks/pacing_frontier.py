@@ -4,7 +4,7 @@ A real engine on CPU with the tiny model. Residents decode while a cold prompt i
 in blocks that alternate on one engine; the pacing formula predicts every arm from the unpaced one. Beside it what a
 user would do without Paceline, which needs a restart for each: a smaller max_num_batched_tokens, or a
 long_prefill_token_threshold, on vLLM's own scheduler. Each is compared at its own TTFT with the paced frontier there.
-vLLM's prefill interval is for data-parallel engines only: interval_scheduler.py drives it here as their cores do.
+vLLM 0.32 keeps its prefill interval for data-parallel engines: interval_scheduler.py drives it here as their cores do.
 """
 
 import asyncio
@@ -41,6 +41,8 @@ STOCK_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
 RESIDENTS = 2
+ONE_PROCESS = ("--distributed-executor-backend", "uni")
+"""The model runs in the engine core: on two cores a core that spins while its worker computes takes some of its time."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def profile(budget: int | None = None, extra: Sequence[str] = ()) -> InferencePr
     done = subprocess.run(["bash", str(ROOT / "scripts/model.sh")], check=True, stdout=subprocess.PIPE, text=True)
     spec = yaml.safe_load((ROOT / "examples" / "cpu-tiny.yaml").read_text())["spec"]
     spec["model"]["source"] = f"file://{done.stdout.strip().splitlines()[-1]}"
-    spec["engine"]["extraArgs"] = [*spec["engine"].get("extraArgs", []), *extra]
+    spec["engine"]["extraArgs"] = [*spec["engine"].get("extraArgs", []), *ONE_PROCESS, *extra]
     if budget is not None:
         spec["engine"]["maxNumBatchedTokens"] = budget
     return InferenceProfileSpec.model_validate(spec)
@@ -203,7 +205,7 @@ def show(name: str, arm: Mapping[str, Any]) -> None:
 
 
 def measure(
-    folder: Path, workload: MixedPhase, blocks: int, alternatives: int
+    folder: Path, workload: MixedPhase, blocks: int, alternatives: int, alternative_blocks: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the paced engine, then a stock engine for each alternative; return figures and targets."""
     spec, plan = profile(), frontier_plan(workload, blocks)
@@ -238,7 +240,7 @@ def measure(
         other = profile(alternative.budget, alternative.arguments)
         env = environment(other) | {"PYTHONPATH": str(ROOT / "benchmarks")}
         with running_engine(other, folder, alternative.scheduler, env) as engine:
-            stock = asyncio.run(run_stock(engine, alternative, sized, blocks, other))
+            stock = asyncio.run(run_stock(engine, alternative, sized, alternative_blocks, other))
         shown = row(stock)
         if stock.valid and arms:
             rate, within = paced_rate_at(arms, stock.metrics[WAIT].value)
@@ -262,15 +264,16 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=3, help="blocks an arm (default: 3)")
     parser.add_argument("--prefill-seconds", type=float, default=8, help="length of the unpaced prefill (default: 8)")
     parser.add_argument("--alternatives", type=int, default=len(ALTERNATIVES), help="how many of stock's ways to run")
+    parser.add_argument("--alternative-blocks", type=int, default=3, help="blocks each of them gets (default: 3)")
     chosen = parser.parse_args()
-    seconds, blocks, alternatives = (
-        (4.0, 1, min(2, chosen.alternatives))
+    seconds, blocks, alternatives, alternative_blocks = (
+        (4.0, 1, min(2, chosen.alternatives), 1)
         if chosen.quick
-        else (chosen.prefill_seconds, chosen.blocks, chosen.alternatives)
+        else (chosen.prefill_seconds, chosen.blocks, chosen.alternatives, chosen.alternative_blocks)
     )
     workload = MixedPhase(residents=RESIDENTS, target_prefill_seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="frontier-") as name:
-        figures, targets = measure(Path(name), workload, blocks, alternatives)
+        figures, targets = measure(Path(name), workload, blocks, alternatives, alternative_blocks)
     return report("pacing_frontier", versions("paceline", "aiohttp") | {"vllm": "0.32.0 (CPU)"}, figures, targets)
 
 
