@@ -42,7 +42,7 @@ INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
 RESIDENTS = 2
 ONE_PROCESS = ("--distributed-executor-backend", "uni")
-"""The model runs in the engine core: on two cores a core that spins while its worker computes takes some of its time."""
+"""The model runs in the engine core, which would else spin while its worker computes, on one of two cores."""
 
 
 @dataclass(frozen=True)
