@@ -31,6 +31,7 @@ class Shape:
     prefix_caching: bool = False
     policy: str = "fcfs"
     drafts: int = 0
+    long_prefill_tokens: int = 0
 
     @property
     def steps_in_flight(self) -> int:
@@ -80,6 +81,7 @@ def vllm_config(shape: Shape, model_config: Callable[[], ModelConfig] = small_ll
             is_encoder_decoder=False,
             enable_chunked_prefill=True,
             policy=shape.policy,
+            long_prefill_token_threshold=shape.long_prefill_tokens,
         ),
         parallel_config=parallel,
         speculative_config=_drafting(shape.drafts, model, parallel) if shape.drafts else None,

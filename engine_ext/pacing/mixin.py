@@ -149,7 +149,11 @@ class PacingMixin(StockScheduler):
                 now=now,
                 decoders=decoders,
                 backlog=[prefills.backlog(request, now) for request in turn],
-                chunk_tokens=prefills.chunk_tokens(turn, self.max_num_scheduled_tokens - len(decoders)),
+                chunk_tokens=prefills.chunk_tokens(
+                    turn,
+                    self.max_num_scheduled_tokens - len(decoders),
+                    self.scheduler_config.long_prefill_token_threshold,
+                ),
                 context_tokens=next_in_turn(self, turn).num_computed_tokens if turn else 0,
                 in_flight=self.step_log.loads_in_flight(),
                 busy_since=self.step_log.busy_since(now),

@@ -46,9 +46,13 @@ def backlog(request: Any, now: float) -> Backlog:
     return Backlog(waited, request.num_tokens - request.num_computed_tokens)
 
 
-def chunk_tokens(turn: Sequence[Any], budget_tokens: int) -> int:
-    """Return how many prefill tokens the next mixed step would carry, at least one."""
-    left = sum(request.num_tokens - request.num_computed_tokens for request in turn)
+def chunk_tokens(turn: Sequence[Any], budget_tokens: int, limit_tokens: int) -> int:
+    """Return how many prefill tokens the next mixed step would carry, at least one.
+
+    `limit_tokens` is what one request may compute in a step at most; 0 for no limit but the budget.
+    """
+    limit = limit_tokens or budget_tokens
+    left = sum(min(limit, request.num_tokens - request.num_computed_tokens) for request in turn)
     return max(1, min(left, budget_tokens))
 
 

@@ -49,6 +49,18 @@ def test_unreachable_promise_still_has_the_prefill_done_in_time(asynchronous: bo
     assert driver.scheduler.slo.report()["prefillsKept"] >= 1
 
 
+def test_deadline_counts_with_the_limit_of_a_long_prefills_chunks() -> None:
+    driver = Driver(Options(budget=1_024, long_prefill_tokens=16), promise(1, delay=100))
+    driver.add("resident", 10, 100_000)
+    driver.add("lesson", 800, 1)
+    while "lesson" not in driver.finished:
+        driver.step()
+    driver.step(20)
+    driver.add("newcomer", 4_000, 5)
+    # 250 chunks of 16 tokens beside the resident at 0.27 s: 68 s, where four of 1,000 would take 41 s.
+    assert 68 < prefill_seconds(driver, "newcomer") <= 100
+
+
 def test_unreachable_promise_before_the_model_knows_anything() -> None:
     driver = with_residents(promise(1, delay=200), 8, taught=False)
     driver.add("newcomer", 5_000, 5)
