@@ -154,8 +154,8 @@ def main() -> int:
         "  coalescing_ttft.py --only 1/8   the scaled lengths alone (6 minutes)\n"
         "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)",
     )
-    parser.add_argument("--samples", type=int, default=20, help="samples a length and arm at 1/8 (default: 20)")
-    parser.add_argument("--source-samples", type=int, default=3, help="the same at the source's lengths (default: 3)")
+    parser.add_argument("--samples", type=int, default=12, help="samples a length and arm at 1/8 (default: 12)")
+    parser.add_argument("--source-samples", type=int, default=2, help="the same at the source's lengths (default: 2)")
     parser.add_argument("--only", choices=(SCALED.name, SOURCE.name), help="one of the scales (default: both)")
     chosen = parser.parse_args()
     plan = [(SCALED, 2)] if chosen.quick else [(SCALED, chosen.samples), (SOURCE, chosen.source_samples)]

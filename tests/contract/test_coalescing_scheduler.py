@@ -1,9 +1,13 @@
 """Coalescing on vLLM's real scheduler and cache managers: which spans run in one pass, and in which company."""
 
+from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
 from hybrid import OFF, ON, Engine, Options, prompt
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.coalescing.scheduler import PLAN_ATTRIBUTE
@@ -153,6 +157,17 @@ def test_a_waiting_prompt_counts_even_when_it_has_no_slot():
     engine.run()
     assert engine.lengths("a") == [640, 60]
     assert engine.lengths("b") == [700]
+
+
+def test_a_prompt_that_is_skipped_in_this_very_step_counts():
+    engine = Engine(ON)
+    skipped = engine.add("s", prompt(700, seed=1))
+    skipped.structured_output_request = StructuredOutputRequest(StructuredOutputsParams(regex="a"), Future())
+    skipped.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    engine.add("a", prompt(700, seed=2))
+    engine.step()
+    assert engine.lengths("a") == [640]
+    assert engine.report["notPlanned"] == {"OtherPrefill": 1}
 
 
 def test_the_switch_takes_effect_between_two_steps():
