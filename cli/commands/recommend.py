@@ -1,6 +1,7 @@
 """`paceline recommend`: the interval for a promise, from stored experiments."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +15,7 @@ from paceline.cli.durations import milliseconds
 from paceline.cli.errors import CliError, ExitCode
 from paceline.cli.output import OutputFormat, OutputOption, notice_console, print_json
 from paceline.control_api.schemas.experiments import ExperimentDetail
+from paceline.engine_ext.settings import SloSettings
 
 EPILOG = """Examples:
 
@@ -24,6 +26,12 @@ EPILOG = """Examples:
   paceline recommend --slo 120ms latest --output json | jq .interval
 
 Of several experiments the strictest interval counts. Exit status 1: no interval keeps the promise."""
+
+SPARE: Final = 2
+"""How many times the expected wait SLO mode is allowed: a bound that is as short lets the prompt run unpaced."""
+DEFAULT_DELAY_SECONDS: Final = SloSettings(time_per_output_token_milliseconds=1).max_prefill_delay_seconds
+LONGEST_DELAY_SECONDS: Final = 3_600
+"""The largest bound that the settings take."""
 
 
 def recommend(
@@ -59,7 +67,8 @@ def recommend(
     else:
         for detail, each in zip(details, found, strict=True):
             typer.echo(text_table(frontier_table(detail.id, _sized(detail), each, promise)) + "\n")
-        typer.echo(_conclusion(interval, promise))
+        waits = [each.recommended.wait for each in found if each.recommended and each.recommended.wait]
+        typer.echo(conclusion(interval, promise, max(waits, default=None)))
     if interval is None:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -132,16 +141,19 @@ def _cell(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def _conclusion(interval: int | None, promise: int) -> str:
+def conclusion(interval: int | None, promise: int, wait: float | None = None) -> str:
+    """Return what to do; `wait` is what the prompt is expected to wait, in seconds, which SLO mode must allow."""
     if interval is None:
         return f"no interval keeps {promise} ms a token: allow more milliseconds, or make the engine faster"
     if interval == 1:
         return (
             f"{promise} ms a token need no pacing here: `paceline pace NAME --mode Disabled` serves newcomers soonest"
         )
+    bound = min(LONGEST_DELAY_SECONDS, math.ceil(SPARE * (wait or 0.0)))
+    delay = f" --max-prefill-delay {bound}s" if bound > DEFAULT_DELAY_SECONDS else ""
     return (
-        f"recommended: `paceline pace NAME --interval {interval}`, or `paceline pace NAME --slo {promise}ms`, which "
-        "follows the load"
+        f"recommended: `paceline pace NAME --interval {interval}`, or `paceline pace NAME --slo {promise}ms{delay}`, "
+        "which follows the load"
     )
 
 

@@ -3,7 +3,7 @@
 from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
 from paceline.bench.recommend import Point, Recommendation
 from paceline.bench.report import text_table
-from paceline.cli.commands.recommend import frontier_table
+from paceline.cli.commands.recommend import conclusion, frontier_table
 
 PLAN = ExperimentPlan(name="demo", arms=(Arm(name="off"),), workload=MixedPhase(injected_prompt_tokens=16_384))
 FRONTIER = (
@@ -37,3 +37,10 @@ def test_no_interval_is_said_as_such() -> None:
     table = frontier_table("0192f3c4a5b6", PLAN, Recommendation(None, None, 0.158, "too slow", FRONTIER), 30)
     assert table.notes == ("for 30 ms a token: no interval; too slow",)
     assert not any(row[0].startswith(">") for row in table.rows)
+
+
+def test_a_long_wait_needs_a_deadline_beside_the_promise() -> None:
+    assert "`paceline pace NAME --slo 80ms`, which" in conclusion(5, 80, wait=21.3)
+    assert "`paceline pace NAME --slo 80ms --max-prefill-delay 71s`, which" in conclusion(5, 80, wait=35.4)
+    assert "`paceline pace NAME --slo 80ms --max-prefill-delay 3600s`, which" in conclusion(5, 80, wait=4_000.0)
+    assert "`paceline pace NAME --slo 80ms`, which" in conclusion(5, 80)
