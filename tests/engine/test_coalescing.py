@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from completions import Completion, body, first_difference, prompt, stream
-from engine_process import Engine, Launch, running, tiny_spec
+from engine_process import Engine, Launch, running, tiny_spec, wait_for
 
 BLOCK, BUDGET = 512, 8_192
 RETAINED = (12_288, 14_336, 15_360, 15_872)
@@ -157,11 +157,20 @@ async def test_beside_decoders_paced_and_switched_while_they_stream(client: Clie
     assert first_difference(beside, alone) is None
 
 
-async def test_counters_are_in_the_metrics(client: Client) -> None:
+async def test_counters_are_in_the_metrics(client: Client, coalescing_engine: Engine) -> None:
+    await client.set("Enabled")
+    for length in (700, 300):
+        await client.ask(prompt(length, 50), f"metrics {length}")
     counters = await client.counters()
-    deadline = asyncio.get_running_loop().time() + 60
-    line = f'paceline_engine_coalesced_spans_total{{engine="0"}} {float(counters["plannedSpans"])}'
-    while line not in (text := (await client.api.get("/metrics")).text):
-        assert asyncio.get_running_loop().time() < deadline, "\n".join(t for t in text.splitlines() if "paceline" in t)
-        await asyncio.sleep(0.2)
-    assert 'paceline_engine_uncoalesced_spans_total{engine="0",reason="NothingToExport"}' in text
+    assert counters["plannedSpans"] > 0
+    assert counters["notPlanned"]["NothingToExport"] > 0
+    lines = [f'paceline_engine_coalesced_spans_total{{engine="0"}} {float(counters["plannedSpans"])}'] + [
+        f'paceline_engine_uncoalesced_spans_total{{engine="0",reason="{reason}"}} {float(count)}'
+        for reason, count in counters["notPlanned"].items()
+    ]
+
+    def shown() -> bool:
+        page = httpx.get(f"{coalescing_engine.base_url}/metrics").text
+        return all(line in page for line in lines)
+
+    await asyncio.to_thread(wait_for, shown, 60, f"the metrics page has {lines}")
