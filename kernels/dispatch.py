@@ -13,8 +13,8 @@ from paceline.kernels.arguments import HEAD_SIZE, SLOT_TOKENS
 class GateMode(StrEnum):
     """Which layers the gate takes.
 
-    `Auto` takes those where the kernel was measured faster than the engine's own, `AnyPage` all that qualify, with the
-    page size that the model asks for.
+    `AnyPage` takes all that qualify, on the page that the model asks for; `Auto` does the same where that was measured
+    to be no slower, and else keeps the engine's page.
     """
 
     AUTO = "Auto"
@@ -50,6 +50,9 @@ class Rule:
     refuses: Callable[[Layer], bool]
     meaning: str
 
+
+FASTER_LEVELS: Final = ("avx2", "avx512", "amx")
+"""Levels on which whole requests were measured to end no later than on the engine's page and kernel."""
 
 DTYPES: Final = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16,)}
 
@@ -88,3 +91,8 @@ def refusals(layer: Layer) -> tuple[str, ...]:
 def meaning(reason: str) -> str:
     """Return what a reason means, in words for a status message."""
     return next(rule.meaning for rule in RULES if rule.reason == reason)
+
+
+def keeps_model_page(mode: GateMode, levels: tuple[str, ...]) -> bool:
+    """Tell whether a mode keeps the model's page where these levels of the CPU kernel run, the fastest last."""
+    return mode is GateMode.ANY_PAGE or (mode is GateMode.AUTO and levels[-1] in FASTER_LEVELS)

@@ -10,11 +10,10 @@ import torch
 from paceline.engine_ext.environment import StartError
 from paceline.engine_ext.page_gate.counters import GateCounters
 from paceline.kernels.arguments import SLOT_TOKENS
-from paceline.kernels.dispatch import GateMode, Layer, meaning, refusals
+from paceline.kernels.dispatch import GateMode, Layer, keeps_model_page, meaning, refusals
 from paceline.kernels.loader import KernelUnavailableError, cpu_kernels
 
 PAGE_GATE: Final = "PACELINE_PAGE_GATE"
-AMX_LEVEL: Final = "amx"
 
 
 def read_mode(environ: Mapping[str, str] = os.environ) -> GateMode:
@@ -65,8 +64,11 @@ class PageGate:
         )
         if refused := refusals(layer):
             return "; ".join(f"{reason}: {meaning(reason)}" for reason in refused)
-        if self.mode is GateMode.AUTO and AMX_LEVEL in cpu_kernels().levels(layer.dtype):
-            return "StockFaster: this processor's AMX serves bfloat16 faster on the engine's own page"
+        levels = cpu_kernels().levels(layer.dtype)
+        if not keeps_model_page(self.mode, levels):
+            return (
+                f"NotMeasured: mode {self.mode} leaves the page to the engine where our kernel runs {levels[-1]} code"
+            )
         return None
 
     def report(self, core: Any) -> dict[str, Any]:

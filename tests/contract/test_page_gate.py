@@ -18,8 +18,8 @@ from paceline.engine_ext.page_gate.backend import PageGateBackend, PageGateImpl,
 from paceline.engine_ext.page_gate.counters import FOLDER, GateCounters
 from paceline.engine_ext.page_gate.gate import GATE, PageGate, read_mode
 from paceline.engine_ext.page_gate.patches import _wrap
-from paceline.kernels.dispatch import GateMode, meaning, refusals
-from paceline.kernels.loader import cpu_kernels
+from paceline.kernels.dispatch import GateMode, keeps_model_page, meaning, refusals
+from paceline.kernels.loader import LEVEL_VARIABLE, cpu_kernels
 
 HEADS, KV_HEADS, HEAD = 6, 1, 256
 ROWS, LENGTHS = (1, 1, 40, 300), (1500, 17, 900, 300)
@@ -217,15 +217,34 @@ def test_where_the_page_starts_from(monkeypatch: pytest.MonkeyPatch, changes: di
     assert seen == [start]
 
 
-def test_auto_keeps_the_engines_page_where_its_own_kernel_is_faster() -> None:
-    amx = "amx" in cpu_kernels().levels(torch.bfloat16)
-    for mode, dtype, kept in (
-        (GateMode.AUTO, torch.float32, True),
-        (GateMode.AUTO, torch.bfloat16, not amx),
-        (GateMode.ANY_PAGE, torch.bfloat16, True),
-    ):
-        report = PageGate(mode=mode).report(core(hybrid_config(dtype=dtype)))
-        assert (report["pageReason"] is None) is kept
+@pytest.mark.parametrize(
+    ("mode", "levels", "kept"),
+    [
+        (GateMode.AUTO, ("portable",), False),
+        (GateMode.AUTO, ("portable", "avx2"), True),
+        (GateMode.AUTO, ("portable", "avx2", "avx512"), True),
+        (GateMode.AUTO, ("portable", "avx2", "avx512", "amx"), True),
+        (GateMode.ANY_PAGE, ("portable",), True),
+        (GateMode.DISABLED, ("portable", "avx2"), False),
+    ],
+)
+def test_which_page_a_mode_takes(mode: GateMode, levels: tuple[str, ...], kept: bool) -> None:
+    assert keeps_model_page(mode, levels) is kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_auto_leaves_the_page_to_the_engine_where_only_portable_code_runs(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, dtype: torch.dtype
+) -> None:
+    request.addfinalizer(cpu_kernels.cache_clear)
+    monkeypatch.setenv(LEVEL_VARIABLE, "portable")
+    cpu_kernels.cache_clear()
+    reasons = {
+        mode: PageGate(mode=mode).report(core(hybrid_config(dtype=dtype)))["pageReason"]
+        for mode in (GateMode.AUTO, GateMode.ANY_PAGE)
+    }
+    assert reasons[GateMode.ANY_PAGE] is None
+    assert str(reasons[GateMode.AUTO]).startswith("NotMeasured: ")
 
 
 def test_the_page_reported_is_that_of_the_attention_layers() -> None:
