@@ -21,7 +21,11 @@ class InstructionSet(StrEnum):
 
 def limit_torch(instructions: InstructionSet) -> None:
     """Have vLLM load the build and pick the kernels of a lesser processor; call it before vLLM is imported."""
-    hidden: dict[InstructionSet, tuple[str, ...]] = {InstructionSet.ALL: (), InstructionSet.NO_AMX: _AMX, InstructionSet.AVX2: (*_AMX, *_AVX512)}
+    hidden: dict[InstructionSet, tuple[str, ...]] = {
+        InstructionSet.ALL: (),
+        InstructionSet.NO_AMX: _AMX,
+        InstructionSet.AVX2: (*_AMX, *_AVX512),
+    }
     for name in hidden[instructions]:
         setattr(torch.cpu, f"_is_{name}_supported", lambda: False)
 
