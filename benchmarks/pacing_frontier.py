@@ -72,6 +72,17 @@ ALTERNATIVES = (
 """The tiny model's states lie 256 tokens apart, and vLLM cuts its prompts nowhere else: no chunk can be smaller."""
 
 
+@dataclass(frozen=True)
+class Scope:
+    """What a run measures: the paced arms with their blocks, and how many alternatives with theirs."""
+
+    workload: MixedPhase
+    intervals: Sequence[int] = INTERVALS
+    blocks: int = 3
+    alternatives: int = len(ALTERNATIVES)
+    alternative_blocks: int = 3
+
+
 @dataclass
 class Kept:
     """Keeps the blocks of a run, and tells its progress."""
@@ -113,10 +124,10 @@ def limits(spec: InferenceProfileSpec) -> EngineLimits:
     return EngineLimits(spec.engine.max_num_batched_tokens, spec.engine.max_num_seqs)
 
 
-def frontier_plan(workload: MixedPhase, blocks: int) -> ExperimentPlan:
+def frontier_plan(workload: MixedPhase, intervals: Sequence[int], blocks: int) -> ExperimentPlan:
     paced = (
         Arm(name=f"n={n}", pacing=PacingSettings(mode=PacingMode.FIXED, interval=n) if n else PacingSettings())
-        for n in INTERVALS
+        for n in intervals
     )
     return ExperimentPlan(name="frontier", workload=workload, arms=tuple(paced), blocks=blocks, control_arm=blocks > 1)
 
@@ -204,14 +215,12 @@ def show(name: str, arm: Mapping[str, Any]) -> None:
     print(f"{name:<42} resident {rate[0]:>8} tok/s, TTFT {wait[0]:>8} s{said}", flush=True)
 
 
-def measure(
-    folder: Path, workload: MixedPhase, blocks: int, alternatives: int, alternative_blocks: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the paced engine, then a stock engine for each alternative; return figures and targets."""
-    spec, plan = profile(), frontier_plan(workload, blocks)
+    spec, plan = profile(), frontier_plan(scope.workload, scope.intervals, scope.blocks)
     with running_engine(spec, folder, env=environment(spec)) as engine:
         result, kept = asyncio.run(run_paced(engine, plan, spec))
-    sized = workload.sized(result.arms[0].injected_prompt_tokens)
+    sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
     arms = {arm.arm: arm for arm in result.arms if arm.arm in {own.name for own in plan.arms} and arm.valid}
     if len(arms) < len(plan.arms):
         print(
@@ -236,11 +245,11 @@ def measure(
         for metric, found in errors.items()
         if found
     }
-    for alternative in ALTERNATIVES[:alternatives]:
+    for alternative in ALTERNATIVES[: scope.alternatives]:
         other = profile(alternative.budget, alternative.arguments)
         env = environment(other) | {"PYTHONPATH": str(ROOT / "benchmarks")}
         with running_engine(other, folder, alternative.scheduler, env) as engine:
-            stock = asyncio.run(run_stock(engine, alternative, sized, alternative_blocks, other))
+            stock = asyncio.run(run_stock(engine, alternative, sized, scope.alternative_blocks, other))
         shown = row(stock)
         if stock.valid and arms:
             rate, within = paced_rate_at(arms, stock.metrics[WAIT].value)
@@ -259,21 +268,25 @@ def main() -> int:
     parser = arguments(
         __doc__ or "",
         "  benchmarks/pacing_frontier.py --quick            one block an arm, two alternatives: some four minutes\n"
-        "  benchmarks/pacing_frontier.py --blocks 5 --prefill-seconds 12",
+        "  benchmarks/pacing_frontier.py --blocks 5 --prefill-seconds 12\n"
+        "  benchmarks/pacing_frontier.py --intervals 0,4 --alternatives 0",
     )
+    parser.add_argument("--intervals", default="0,2,4,8,16", help="the paced arms, 0 among them (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=3, help="blocks an arm (default: 3)")
     parser.add_argument("--prefill-seconds", type=float, default=8, help="length of the unpaced prefill (default: 8)")
     parser.add_argument("--alternatives", type=int, default=len(ALTERNATIVES), help="how many of stock's ways to run")
     parser.add_argument("--alternative-blocks", type=int, default=3, help="blocks each of them gets (default: 3)")
     chosen = parser.parse_args()
-    seconds, blocks, alternatives, alternative_blocks = (
-        (4.0, 1, min(2, chosen.alternatives), 1)
-        if chosen.quick
-        else (chosen.prefill_seconds, chosen.blocks, chosen.alternatives, chosen.alternative_blocks)
+    seconds = 4.0 if chosen.quick else chosen.prefill_seconds
+    scope = Scope(
+        workload=MixedPhase(residents=RESIDENTS, target_prefill_seconds=seconds),
+        intervals=tuple(int(interval) for interval in chosen.intervals.split(",")),
+        blocks=1 if chosen.quick else chosen.blocks,
+        alternatives=min(2, chosen.alternatives) if chosen.quick else chosen.alternatives,
+        alternative_blocks=1 if chosen.quick else chosen.alternative_blocks,
     )
-    workload = MixedPhase(residents=RESIDENTS, target_prefill_seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="frontier-") as name:
-        figures, targets = measure(Path(name), workload, blocks, alternatives, alternative_blocks)
+        figures, targets = measure(Path(name), scope)
     return report("pacing_frontier", versions("paceline", "aiohttp") | {"vllm": "0.32.0 (CPU)"}, figures, targets)
 
 
