@@ -8,7 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = """
+import signal
 import sys
+# Programs that a shell starts in the background inherit a SIGINT that is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, "scripts")
 import check
 
@@ -37,7 +40,7 @@ def start(tmp_path: Path, slow: str) -> subprocess.Popen[str]:
 def test_interrupt_ends_both_lanes_with_the_commands_that_run(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    with start(tmp_path, f"echo > {ready}; exec sleep 600") as process:
+    with start(tmp_path, f"echo > {ready}; exec sleep 120") as process:
         ready.read_text()
         # As a terminal does: to the check and to what it runs.
         os.killpg(process.pid, signal.SIGINT)
