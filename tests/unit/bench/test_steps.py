@@ -72,7 +72,7 @@ class StepLog:
             )
             records += [{"engine": engine, "step": n, "durationSeconds": 0.1, "scheduled": {"r": 1}} for n in own]
             self.newest[engine] = newest + 1
-        await reply.whole(json.dumps({"records": records, "counters": {}}))
+        await reply.whole(json.dumps({"records": records, "counters": {}, "engines": len(self.newest)}))
 
 
 async def test_the_whole_ring_is_read_though_new_steps_keep_coming() -> None:
