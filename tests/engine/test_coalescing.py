@@ -1,12 +1,15 @@
 """Final-chunk coalescing on a real engine over HTTP: passes counted, retained prefixes hit, outputs unchanged."""
 
 import asyncio
+import re
+import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from completions import Completion, body, first_difference, prompt, stream
+from completions import Completion, body, complete, first_difference, prompt, stream
 from engine_process import Engine, Launch, running, tiny_spec, wait_for
 
 BLOCK, BUDGET = 512, 8_192
@@ -47,6 +50,13 @@ class Client:
         answer = await self.admin.get("/paceline/v1/steps", params={"limit": 0})
         return dict(answer.json()["counters"]["coalescing"])
 
+    async def not_planned(self, reason: str, more_than: int = -1) -> int:
+        """Wait until more spans than that were not planned for a reason, and return how many."""
+        async with asyncio.timeout(300):
+            while (count := (await self.counters())["notPlanned"].get(reason, 0)) <= more_than:
+                pass
+        return int(count)
+
     async def last_step(self) -> int:
         records = (await self.admin.get("/paceline/v1/steps", params={"limit": 1})).json()["records"]
         return int(records[-1]["step"]) if records else 0
@@ -71,14 +81,28 @@ class Client:
         return completion, cached, passes
 
 
-@pytest.fixture
-async def client(coalescing_engine: Engine) -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {coalescing_engine.token}"}
+@asynccontextmanager
+async def connected(engine: Engine) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {engine.token}"}
     async with (
-        httpx.AsyncClient(base_url=coalescing_engine.base_url, timeout=900) as api,
-        httpx.AsyncClient(base_url=coalescing_engine.admin_url, timeout=900, headers=headers) as admin,
+        httpx.AsyncClient(base_url=engine.base_url, timeout=900) as api,
+        httpx.AsyncClient(base_url=engine.admin_url, timeout=900, headers=headers) as admin,
     ):
         yield Client(api, admin)
+
+
+@pytest.fixture
+async def client(coalescing_engine: Engine) -> AsyncIterator[Client]:
+    async with connected(coalescing_engine) as client:
+        yield client
+
+
+@pytest.fixture
+async def small(engine: Engine) -> AsyncIterator[Client]:
+    """The engine of all tests, with a budget of 512 tokens and blocks of 256, which vLLM chose itself."""
+    async with connected(engine) as client:
+        yield client
+        await client.set("Disabled")
 
 
 async def test_16228_tokens_run_in_two_passes_and_every_retained_prefix_is_hit(client: Client) -> None:
@@ -174,3 +198,49 @@ async def test_counters_are_in_the_metrics(client: Client, coalescing_engine: En
         return all(line in page for line in lines)
 
     await asyncio.to_thread(wait_for, shown, 60, f"the metrics page has {lines}")
+
+
+async def test_a_prompt_that_hits_part_of_itself_runs_the_rest_in_one_pass(small: Client) -> None:
+    document, salt = prompt(500, 40), uuid.uuid4().hex
+    later = document[:300] + prompt(384, 41)
+    await small.set("Disabled")
+    from_cold, _, passes = await small.ask(later, f"{salt} cold")
+    assert sum(passes) == 684
+    await small.set("Enabled")
+    await small.ask(document, salt)
+    warm, _, passes = await small.ask(later, salt)
+    assert passes == [684 - 256]
+    assert first_difference(warm, from_cold) is None
+
+
+def blocks_in_use(engine: Engine) -> int:
+    """Return how many cache blocks requests hold, by the last step's metrics."""
+    page = httpx.get(f"{engine.base_url}/metrics").text
+    used = re.search(r"^vllm:kv_cache_usage_perc\{.*\} (\S+)$", page, re.MULTILINE)
+    blocks = re.search(r'num_gpu_blocks="(\d+)"', page)
+    assert used
+    assert blocks
+    return round(float(used[1]) * (int(blocks[1]) - 1))
+
+
+async def test_two_prefills_in_flight_and_one_aborted_leak_no_block(small: Client, engine: Engine) -> None:
+    salt, given_up, kept = uuid.uuid4().hex, prompt(30_000, 42), prompt(1_000, 43)
+    await small.set("Disabled")
+    alone = [(await small.ask(tokens, f"{salt} alone"))[0] for tokens in (kept, given_up[:1_000])]
+    await asyncio.to_thread(wait_for, lambda: blocks_in_use(engine) == 0, 60, "nobody holds a block before")
+    await small.set("Enabled")
+    nothing, other = await small.not_planned("NothingToExport"), await small.not_planned("OtherPrefill")
+    first = asyncio.create_task(complete(small.api, body(given_up, 4, salt)))
+    await small.not_planned("NothingToExport", more_than=nothing)  # the long prompt is being computed
+    second = asyncio.create_task(small.ask(kept, salt))
+    await small.not_planned("OtherPrefill", more_than=other)  # and now beside another prompt
+    assert blocks_in_use(engine) > 0
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    answer, _, passes = await second
+    assert passes == [512, 488]  # it waited for the long one to be gone, and was then planned
+    assert first_difference(answer, alone[0]) is None
+    again, _, _ = await small.ask(given_up[:1_000], salt)
+    assert first_difference(again, alone[1]) is None
+    await asyncio.to_thread(wait_for, lambda: blocks_in_use(engine) == 0, 60, "nobody holds a block afterwards")
