@@ -78,6 +78,9 @@ def test_no_process_outlives_a_program_that_was_killed(tmp_path: Path) -> None:
         from testbed.processes import Process
         process = Process("sleeper", ["sleep", "600"], pathlib.Path({str(tmp_path / "sleeper.log")!r}))
         process.start()
+        comm = pathlib.Path(f"/proc/{{process.pid}}/comm")
+        while comm.read_text() != "sleep\\n":
+            pass  # the guard before it is what has the kernel end it
         print(process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
