@@ -36,7 +36,6 @@ from paceline.engine_ext.settings import PacingMode, PacingSettings
 from paceline.operator.api.v1alpha1 import InferenceProfileSpec
 
 RATE, WAIT = Metric.RESIDENT_RATE_DURING, Metric.TIME_TO_FIRST_TOKEN
-INTERVALS = (0, 2, 4, 8, 16)
 STOCK_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
@@ -77,10 +76,10 @@ class Scope:
     """What a run measures: the paced arms with their blocks, and how many alternatives with theirs."""
 
     workload: MixedPhase
-    intervals: Sequence[int] = INTERVALS
-    blocks: int = 3
-    alternatives: int = len(ALTERNATIVES)
-    alternative_blocks: int = 3
+    intervals: Sequence[int]
+    blocks: int
+    alternatives: int
+    alternative_blocks: int
 
 
 @dataclass
