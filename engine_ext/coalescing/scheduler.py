@@ -48,10 +48,13 @@ class CoalescingMixin(Scheduler):
         self.coalescing_grids = Grids(block, COARSE_BLOCKS * block, keeps_previous=True)
         self._span_plan: SpanPlan | None = None
 
+    @property
+    def _enabled(self) -> bool:
+        return self.live.coalescing.final_chunk is FinalChunk.ENABLED
+
     def coalescing_report(self) -> dict[str, Any]:
         """Return whether final chunks are coalesced now, and what on this engine keeps them from it."""
-        enabled = self.live.coalescing.final_chunk is FinalChunk.ENABLED
-        return {"active": enabled and not self.coalescing_obstacles, "obstacles": list(self.coalescing_obstacles)}
+        return {"active": self._enabled and not self.coalescing_obstacles, "obstacles": list(self.coalescing_obstacles)}
 
     def schedule(self, *throttle_prefills: bool) -> Any:
         """Schedule a step; its output carries the plan of the span that runs in it."""
@@ -74,8 +77,7 @@ class CoalescingMixin(Scheduler):
         if self._spare_pool is not None and self._spare_pool.spares and num_new_local_computed_tokens:
             self._keep_hit(self._spare_pool, request, num_new_local_computed_tokens)
         start = request.num_computed_tokens + known
-        disabled = self.live.coalescing.final_chunk is FinalChunk.DISABLED
-        if disabled or num_new_tokens <= 0 or start >= request.num_prompt_tokens:
+        if not self._enabled or num_new_tokens <= 0 or start >= request.num_prompt_tokens:
             return stock(request, num_new_tokens, num_new_local_computed_tokens, num_external_computed_tokens)
         plan = self._plan(request, start, start + num_new_tokens, num_external_computed_tokens)
         if isinstance(plan, Refusal):
@@ -85,6 +87,17 @@ class CoalescingMixin(Scheduler):
         for states in self._states:
             states.expect(plan)
         return plan.tokens
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Preempt a request, and take back what its span published if it was scheduled in this very step.
+
+        vLLM publishes blocks when it schedules them; those of a span that another request preempts later in the same
+        step are never computed, and yet could be hit.
+        """
+        unwritten = self._allocated_in_this_step(request) if self._enabled else ()
+        super()._preempt_request(request, *args, **kwargs)
+        if unwritten:
+            self.kv_cache_manager.block_pool.evict_blocks(set(unwritten))
 
     # -- the decision --------------------------------------------------------------------------------------------
 
@@ -122,6 +135,8 @@ class CoalescingMixin(Scheduler):
                 blocks += max(0, cdiv(plan.end, manager.block_size) - held)
         if blocks > pool.get_num_free_blocks():
             return Refusal.NO_FREE_BLOCKS
+        # Until the pass has run nobody can take a spare state's block, and the others may need their next ones.
+        blocks += (1 + groups) * sum(other.request_id != plan.request_id for other in self.running)
         clean = pool.clean_blocks(blocks + groups * len(plan.spare)) - blocks
         fitting = plan.with_spare(max(0, min(len(plan.spare), clean // groups)))
         return fitting if fitting.targets else Refusal.NO_FREE_BLOCKS
@@ -137,16 +152,25 @@ class CoalescingMixin(Scheduler):
         hit = pool.get_cached_block(block_hash, [states.kv_cache_group_id for states in self._states])
         pool.keep(hit or ())
 
+    def _allocated_in_this_step(self, request: Any) -> list[int]:
+        """Return the blocks that hold nothing of a request yet: those of tokens from `num_computed_tokens` on."""
+        return [
+            block.block_id
+            for manager in self.kv_cache_manager.coordinator.single_type_managers
+            for block in manager.req_to_blocks.get(request.request_id, ())[
+                request.num_computed_tokens // manager.block_size :
+            ]
+            if not block.is_null
+        ]
+
     # -- after the step was scheduled ----------------------------------------------------------------------------
 
     def _settle(self, plan: SpanPlan, output: Any) -> None:
-        """Pass a plan on to the workers, or take everything back when its span was not scheduled after all."""
+        """Pass a plan on to the workers, unless its span was not scheduled after all or preempted in its own step."""
         exports = [states.withdraw() for states in self._states]
         pool = self._spare_pool
         assert pool is not None
         if output.num_scheduled_tokens.get(plan.request_id) != plan.tokens:
-            # A span preempted in its own step: its states are published and will never be written.
-            pool.evict_blocks({block.block_id for blocks in exports for block in blocks.values()})
             self.coalescing_counters.refused[Refusal.NO_FREE_BLOCKS] += 1
             return
         spare = (*plan.spare, plan.end) if plan.keeps_end else plan.spare

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
 thorough = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -22,6 +23,7 @@ class Arrival:
     own: int
     outputs: int
     abort_after: int | None = None
+    priority: int = 0
 
     def tokens(self, number: int) -> list[int]:
         return prompt(self.shared, seed=self.document) + prompt(self.own, seed=100 + number)
@@ -43,6 +45,7 @@ aborted_arrivals = st.builds(
     own=st.integers(1, 400),
     outputs=st.integers(1, 90),
     abort_after=st.none() | st.integers(0, 6),
+    priority=st.integers(0, 2),
 )
 
 
@@ -53,7 +56,7 @@ def play(engine, workload, limit=4000):
     for step in range(limit):
         while pending and pending[0][1].step <= step:
             number, arrival = pending.pop(0)
-            engine.add(f"r{number}", arrival.tokens(number), arrival.outputs)
+            engine.add(f"r{number}", arrival.tokens(number), arrival.outputs, arrival.priority)
             if arrival.abort_after is not None:
                 aborts.setdefault(step + arrival.abort_after, []).append(f"r{number}")
         for name in aborts.pop(step, ()):
@@ -89,6 +92,60 @@ def test_never_fewer_hits_than_stock(asynchronous, workload, budget):
     play(on, workload)
     assert {name: on.hits[name] >= hit for name, hit in off.hits.items()} == dict.fromkeys(off.hits, True)
     assert on.leaked_blocks == off.leaked_blocks == 0
+
+
+def test_a_state_where_another_prompt_branched_off_is_kept_as_stock_keeps_it():
+    document = prompt(1000)
+    for coalescing in (OFF, ON):
+        engine = Engine(coalescing)
+        engine.add("document", document)
+        engine.run()
+        for number, name in enumerate(("first branch", "second branch"), 1):
+            engine.add(name, document[:300] + prompt(700, seed=number))
+            engine.run()
+        # 300 tokens are shared: the first branch finds no state there and makes one at 256, the last block they share.
+        assert engine.hits == {"document": 0, "first branch": 0, "second branch": 256}
+    assert engine.lengths("first branch") == [1000]
+
+
+def document_beside_two_decoders(blocks):
+    """Return an engine, and its low-priority document. The decoders need blocks in the step of its last span."""
+    engine = Engine(ON, Options(policy="priority", budget=127, blocks=blocks))
+    document = prompt(2404, seed=9)
+    request = engine.add("document", document, priority=9)
+    engine.step()
+    for number in range(2):
+        engine.add(f"decoder {number}", prompt(30, seed=number), max_tokens=60)
+    return engine, request
+
+
+def assert_only_written_blocks_are_hit(engine):
+    """Run all, and a later prompt: the worker raises when one reads a block that was not computed."""
+    engine.run()
+    engine.add("later", prompt(2404, seed=9)[:2390] + prompt(64, seed=4))
+    engine.run()
+    assert engine.hits["later"] == 2368
+    assert engine.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("blocks", range(48, 54))
+def test_a_span_that_is_split_and_preempted_in_its_own_step_leaves_nothing_that_it_never_wrote(blocks):
+    engine, request = document_beside_two_decoders(blocks)
+    assert_only_written_blocks_are_hit(engine)
+    assert request.num_preemptions > 0
+
+
+@pytest.mark.parametrize("blocks", [55, 56])
+def test_a_span_preempted_in_its_own_step_leaves_nothing_that_it_never_wrote(blocks):
+    engine, request = document_beside_two_decoders(blocks)
+    for _ in range(35):
+        engine.step()
+    assert (request.num_computed_tokens, engine.report["plannedSpans"]) == (2304, 0)
+    refused = engine.report["notPlanned"].get("NoFreeBlocks", 0)
+    engine.step()
+    assert request.status == RequestStatus.PREEMPTED
+    assert engine.report["notPlanned"]["NoFreeBlocks"] == refused + 1
+    assert_only_written_blocks_are_hit(engine)
 
 
 @settings(thorough, max_examples=20)

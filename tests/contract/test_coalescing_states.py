@@ -33,16 +33,17 @@ def assert_same_answer(answer: Answer, expected: Answer) -> None:
     assert answer.logprobs == pytest.approx(expected.logprobs, abs=LOGPROB_TOLERANCE)
 
 
-def assert_same_states(states: States, expected: States) -> float:
-    """Return the largest difference, as a share of the state's largest element."""
+def assert_same_states(states: States, expected: States) -> dict[str, list[float]]:
+    """Return the largest absolute difference of each layer's convolution and recurrent state."""
     assert states.keys() == expected.keys()
-    worst = 0.0
+    errors: dict[str, list[float]] = {}
     for layer, pair in states.items():
+        errors[layer] = []
         for state, reference in zip(pair, expected[layer], strict=True):
-            error = (state.float() - reference.float()).abs().max() / reference.float().abs().max()
-            assert error <= STATE_TOLERANCE, f"{layer}: {error:.1e}"
-            worst = max(worst, float(error))
-    return worst
+            error = float((state.float() - reference.float()).abs().max())
+            assert error <= STATE_TOLERANCE * float(reference.float().abs().max()), f"{layer}: {error:.1e}"
+            errors[layer].append(error)
+    return errors
 
 
 def split_states(engine: LiveEngine, position: int) -> States:
@@ -81,12 +82,14 @@ def test_a_later_prompt_hits_a_retained_state_and_answers_as_from_cold(engine, s
 
 
 @pytest.mark.parametrize("position", RETAINED)
-def test_exported_states_equal_those_of_the_split_run_layer_by_layer(engine, position, record_property) -> None:
+def test_exported_states_equal_those_of_the_split_run_layer_by_layer(engine, position, capsys) -> None:
     engine.set(ON)
     engine.ask(PROMPT)
     exported = engine.states(PROMPT, position)
     assert len(exported) == 3
-    record_property("largest_relative_error", assert_same_states(exported, split_states(engine, position)))
+    errors = assert_same_states(exported, split_states(engine, position))
+    with capsys.disabled():
+        print(f"\nstates at {position}, largest absolute error of (convolution, recurrence) by layer: {errors}")
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["convolution", "recurrence"])
