@@ -1,7 +1,9 @@
 """Greedy completions over the OpenAI API, with token ids and logprobs, and how two of them compare."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +87,42 @@ async def complete(
     async for choice in stream(client, request, headers):
         completion.add(choice)
     return completion
+
+
+async def decoding(
+    client: httpx.AsyncClient, request: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> asyncio.Task[Completion]:
+    """Start a request and return its task once it decodes: its third token has come. Fails where it ends before."""
+    begun = asyncio.Event()
+
+    async def follow() -> Completion:
+        completion = Completion()
+        async for choice in stream(client, request, headers):
+            completion.add(choice)
+            if len(completion.tokens) >= 3:
+                begun.set()
+        return completion
+
+    task, waiting = asyncio.create_task(follow()), asyncio.create_task(begun.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert not task.done(), f"the request ended before it was seen to decode: {await task}"
+    return task
+
+
+@asynccontextmanager
+async def resident(
+    client: httpx.AsyncClient, request: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """Have a request decode while the body runs, then abort it. Fails where it ended before the body did."""
+    task = await decoding(client, request, headers)
+    try:
+        yield
+        assert not task.done(), "the resident ended too early to be beside everything that was asked"
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def first_difference(one: Completion, other: Completion) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from completions import Completion, body, complete, first_difference, prompt, stream
+from completions import Completion, body, complete, decoding, first_difference, prompt, resident
 from engine_process import Engine, Launch, running, tiny_spec, wait_for
 
 BLOCK, BUDGET = 512, 8_192
@@ -35,12 +35,12 @@ class Client:
     def __init__(self, api: httpx.AsyncClient, admin: httpx.AsyncClient) -> None:
         self.api, self.admin = api, admin
 
-    async def set(self, final_chunk: str, **pacing: Any) -> None:
+    async def set(self, final_chunk: str, pacing: dict[str, Any] | None = None, **coalescing: str) -> None:
         now = (await self.admin.get("/paceline/v1/settings")).json()["settings"]
         wanted = {
             "epoch": now["epoch"],
             "revision": now["revision"] + 1,
-            "coalescing": {"finalChunk": final_chunk},
+            "coalescing": {"finalChunk": final_chunk, **coalescing},
             "pacing": pacing or {"mode": "Disabled"},
         }
         answer = await self.admin.put("/paceline/v1/settings", json=wanted)
@@ -54,7 +54,7 @@ class Client:
         """Wait until more spans than that were not planned for a reason, and return how many."""
         async with asyncio.timeout(300):
             while (count := (await self.counters())["notPlanned"].get(reason, 0)) <= more_than:
-                pass
+                await asyncio.sleep(0.01)
         return int(count)
 
     async def last_step(self) -> int:
@@ -119,12 +119,17 @@ async def test_16228_tokens_run_in_two_passes_and_every_retained_prefix_is_hit(c
     assert after["plannedSpans"] - before["plannedSpans"] == 1
     assert after["exportedStates"] - before["exportedStates"] == len(RETAINED)
 
+    warm = {}
     for position in RETAINED:
-        later = document[:position] + prompt(4, position)
-        _, hit, _ = await client.ask(later, "on")
+        warm[position], hit, _ = await client.ask(document[:position] + prompt(4, position), "on")
         assert hit == position
         _, hit, _ = await client.ask(document[: position - 1] + prompt(4, position), "on")
         assert hit == max((kept for kept in RETAINED if kept < position), default=0)
+    await client.set("Disabled")
+    for position, answer in warm.items():
+        from_cold, hit, _ = await client.ask(document[:position] + prompt(4, position), f"cold {position}")
+        assert hit == 0
+        assert first_difference(answer, from_cold) is None
 
 
 async def test_a_prompt_that_hits_a_retained_state_answers_as_from_cold(client: Client) -> None:
@@ -159,18 +164,8 @@ async def test_beside_decoders_paced_and_switched_while_they_stream(client: Clie
     document = prompt(6_244, 30)
     alone, _, _ = await client.ask(document, "alone")
     unpaced = [(await client.ask(prompt(64, seed), "alone", 120))[0] for seed in (31, 32, 33)]
-    await client.set("Enabled", mode="Fixed", interval=4)
-    decoding = [asyncio.Event() for _ in range(3)]
-
-    async def resident(seed: int, begun: asyncio.Event) -> Completion:
-        completion = Completion()
-        async for choice in stream(client.api, body(prompt(64, seed), 120, "beside")):
-            completion.add(choice)
-            begun.set()
-        return completion
-
-    tasks = [asyncio.create_task(resident(seed, begun)) for seed, begun in zip((31, 32, 33), decoding, strict=True)]
-    await asyncio.gather(*(asyncio.wait_for(begun.wait(), 600) for begun in decoding))
+    await client.set("Enabled", {"mode": "Fixed", "interval": 4})
+    tasks = [await decoding(client.api, body(prompt(64, seed), 120, "beside")) for seed in (31, 32, 33)]
     planned = await client.counters()
     beside, _, passes = await client.ask(document, "beside")
     assert passes == [6_244]
@@ -181,6 +176,17 @@ async def test_beside_decoders_paced_and_switched_while_they_stream(client: Clie
     assert first_difference(beside, alone) is None
 
 
+async def test_admission_is_changed_on_a_running_engine(client: Client) -> None:
+    await client.set("Enabled", admission="Exclusive")
+    async with resident(client.api, body(prompt(64, 70), 16_000, "admission")):
+        refused = (await client.counters())["notPlanned"].get("NotAlone", 0)
+        _, _, split = await client.ask(prompt(1_800, 71), "admission")
+        assert (await client.counters())["notPlanned"]["NotAlone"] > refused
+        await client.set("Enabled", admission="SinglePrefill")
+        _, _, coalesced = await client.ask(prompt(1_800, 72), "admission")
+    assert (split, coalesced) == ([1_536, 264], [1_800])
+
+
 async def test_counters_are_in_the_metrics(client: Client, coalescing_engine: Engine) -> None:
     await client.set("Enabled")
     for length in (700, 300):
@@ -188,7 +194,10 @@ async def test_counters_are_in_the_metrics(client: Client, coalescing_engine: En
     counters = await client.counters()
     assert counters["plannedSpans"] > 0
     assert counters["notPlanned"]["NothingToExport"] > 0
-    lines = [f'paceline_engine_coalesced_spans_total{{engine="0"}} {float(counters["plannedSpans"])}'] + [
+    lines = [
+        f'paceline_engine_coalesced_spans_total{{engine="0"}} {float(counters["plannedSpans"])}',
+        f'paceline_engine_exported_states_total{{engine="0"}} {float(counters["exportedStates"])}',
+    ] + [
         f'paceline_engine_uncoalesced_spans_total{{engine="0",reason="{reason}"}} {float(count)}'
         for reason, count in counters["notPlanned"].items()
     ]

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
-from completions import body, complete, prompt, stream
+from completions import body, complete, prompt, resident
 from engine_process import MAX_NUM_BATCHED_TOKENS, Engine, Launch, running, tiny_spec
 
 RANKS = (0, 1)
@@ -32,22 +31,10 @@ def to_rank(rank: int) -> dict[str, str]:
 
 async def run_on(api: httpx.AsyncClient, rank: int) -> None:
     """Complete a prompt of several chunks on a core, beside a resident that decodes there."""
-    decoding, salt = asyncio.Event(), f"rank {rank}"
-
-    async def follow() -> None:
-        async for _ in stream(api, body(prompt(64, 1 + rank), RESIDENT_TOKENS, salt), to_rank(rank)):
-            decoding.set()
-
-    following = asyncio.create_task(follow())
-    waiting = asyncio.create_task(decoding.wait())
-    await asyncio.wait((following, waiting), return_when=asyncio.FIRST_COMPLETED)
-    length = CHUNKS * (MAX_NUM_BATCHED_TOKENS - 1) - 1
-    injected = await complete(api, body(prompt(length, 10 + rank), 4, salt), to_rank(rank))
+    salt, length = f"rank {rank}", CHUNKS * (MAX_NUM_BATCHED_TOKENS - 1) - 1
+    async with resident(api, body(prompt(64, 1 + rank), RESIDENT_TOKENS, salt), to_rank(rank)):
+        injected = await complete(api, body(prompt(length, 10 + rank), 4, salt), to_rank(rank))
     assert (len(injected.tokens), injected.finish_reason) == (4, "length")
-    assert not following.done(), "the resident ended too early to be beside the prefill"
-    following.cancel()  # its work is done
-    with suppress(asyncio.CancelledError):
-        await following
 
 
 async def test_one_change_paces_every_core(pair: Engine) -> None:

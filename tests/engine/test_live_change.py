@@ -1,6 +1,5 @@
 """N is changed four times on a real engine while requests stream; the engine's own steps show what each change did."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -8,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from completions import Completion, body, complete, first_difference, prompt, stream
+from completions import body, complete, decoding, first_difference, prompt
 from engine_process import MAX_NUM_BATCHED_TOKENS, Engine
 
 INTERVALS = (4, 2, 8, 1)
@@ -53,40 +52,20 @@ async def last_step(admin: httpx.AsyncClient) -> int:
     return int(records[-1]["step"]) if records else 0
 
 
-async def start_resident(
-    api: httpx.AsyncClient, seed: int, salt: str
-) -> tuple[asyncio.Task[Completion], asyncio.Event]:
-    """Start a resident's stream; the event is set once it decodes."""
-    decoding, completion = asyncio.Event(), Completion()
-
-    async def follow() -> Completion:
-        async for choice in stream(api, body(prompt(64, seed), RESIDENT_TOKENS, salt)):
-            completion.add(choice)
-            if len(completion.tokens) >= 3:
-                decoding.set()
-        return completion
-
-    return asyncio.create_task(follow()), decoding
-
-
 async def test_four_changes_while_requests_stream(
     engine: Engine, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     api, admin = clients
     salt, before = uuid.uuid4().hex, await last_step(admin)
-    residents = [await start_resident(api, seed, salt) for seed in (1, 2)]
-    for task, decoding in residents:
-        waiting = asyncio.create_task(decoding.wait())
-        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-        assert not task.done(), await task
+    residents = [await decoding(api, body(prompt(64, seed), RESIDENT_TOKENS, salt)) for seed in (1, 2)]
     length = CHUNKS * (MAX_NUM_BATCHED_TOKENS - 2) - 1
     revisions, injected = {}, []
     for seed, interval in enumerate(INTERVALS, 10):
         revisions[await put_interval(admin, interval)] = interval
         injected.append(await complete(api, body(prompt(length, seed), 4, salt)))
-        assert not any(task.done() for task, _ in residents), "the residents ended too early to be beside the prefills"
+        assert not any(task.done() for task in residents), "the residents ended too early to be beside the prefills"
     records = await all_records(admin, before)
-    streamed = [await task for task, _ in residents]
+    streamed = [await task for task in residents]
 
     for revision, interval in revisions.items():
         mixed = [record["step"] for record in records if record["revision"] == revision and record["kind"] == "mixed"]

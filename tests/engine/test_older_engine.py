@@ -3,17 +3,15 @@
 It can't serve the tiny hybrid model, so it gets a small Llama with weights of its own drawing.
 """
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
-from completions import complete, prompt, stream
+from completions import complete, prompt, resident
 from engine_process import MAX_NUM_BATCHED_TOKENS, ROOT, Engine, Launch, running, tiny_spec, wait_for
 
 OLDER_PYTHON = ROOT / ".venv-engine-0.22.1" / "bin" / "python"
@@ -38,7 +36,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-def request(length: int, seed: int, max_tokens: int) -> dict[str, object]:
+def request(length: int, seed: int, max_tokens: int) -> dict[str, Any]:
     return {
         "model": "tiny",
         "prompt": prompt(length, seed),
@@ -56,25 +54,13 @@ def settings(revision: int, interval: int) -> dict[str, object]:
 
 async def run_beside_a_resident(api: httpx.AsyncClient, admin: httpx.AsyncClient, intervals: Sequence[int]) -> None:
     """While a resident decodes, set each interval in turn and complete a prompt of several chunks."""
-    decoding = asyncio.Event()
-
-    async def follow() -> None:
-        async for _ in stream(api, request(64, 1, RESIDENT_TOKENS)):
-            decoding.set()
-
-    following = asyncio.create_task(follow())
-    waiting = asyncio.create_task(decoding.wait())
-    await asyncio.wait((following, waiting), return_when=asyncio.FIRST_COMPLETED)
-    for revision, interval in enumerate(intervals, 1):
-        answer = await admin.put(SETTINGS, json=settings(revision, interval))
-        assert answer.status_code == 200, answer.text
-        assert [engine["revision"] for engine in answer.json()["engines"]] == [revision]
-        injected = await complete(api, request(CHUNKS * (MAX_NUM_BATCHED_TOKENS - 1), 10 + revision, 4))
-        assert (len(injected.tokens), injected.finish_reason) == (4, "length")
-        assert not following.done(), "the resident ended too early to be beside the prefills"
-    following.cancel()  # its work is done
-    with suppress(asyncio.CancelledError):
-        await following
+    async with resident(api, request(64, 1, RESIDENT_TOKENS)):
+        for revision, interval in enumerate(intervals, 1):
+            answer = await admin.put(SETTINGS, json=settings(revision, interval))
+            assert answer.status_code == 200, answer.text
+            assert [engine["revision"] for engine in answer.json()["engines"]] == [revision]
+            injected = await complete(api, request(CHUNKS * (MAX_NUM_BATCHED_TOKENS - 1), 10 + revision, 4))
+            assert (len(injected.tokens), injected.finish_reason) == (4, "length")
 
 
 async def records_of(admin: httpx.AsyncClient) -> list[dict[str, Any]]:
