@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import httpx
+import yaml
 from _common import ROOT, Target, spread
 from _engine import BenchmarkEngine, running_engine
 from instructions import InstructionSet, engine_environment
@@ -25,19 +26,9 @@ THREADS: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 def _spec(mode: str) -> InferenceProfileSpec:
     command = ["bash", "scripts/page_model.sh"]
     model = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
-    return InferenceProfileSpec.model_validate(
-        {
-            "model": {"source": f"file://{model}", "servedName": "tiny", "maxModelLen": PROMPT + OUTPUT + 64},
-            "engine": {
-                "accelerator": "CPU",
-                "maxNumBatchedTokens": 2_048,
-                "maxNumSeqs": 8,
-                "kvCache": {"sizeGibibytes": 1},
-                "extraArgs": ["--enforce-eager", "--mamba-ssm-cache-dtype", "float32"],
-            },
-            "pageGate": {"mode": mode},
-        }
-    )
+    spec = yaml.safe_load((ROOT / "examples" / "cpu-page-gate.yaml").read_text())["spec"]
+    spec["model"]["source"] = f"file://{model}"
+    return InferenceProfileSpec.model_validate(spec | {"pageGate": {"mode": mode}})
 
 
 def _ask(client: httpx.Client, engine: BenchmarkEngine, seed: int) -> dict[str, float]:

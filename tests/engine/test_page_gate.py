@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from completions import Completion, body, complete, first_difference, prompt
 from engine_process import ROOT, Engine, Launch, running, wait_for
 
@@ -19,22 +20,12 @@ OUTPUT = 12
 
 
 def page_spec(mode: str) -> InferenceProfileSpec:
-    """Return a profile of the model whose page is 784 tokens, with the gate in a mode."""
+    """Return the example's profile of the model whose page is 784 tokens, with the gate in a mode."""
     done = subprocess.run(["bash", str(ROOT / "scripts/page_model.sh")], check=True, stdout=subprocess.PIPE, text=True)
-    folder = done.stdout.strip().splitlines()[-1]
-    return InferenceProfileSpec.model_validate(
-        {
-            "model": {"source": f"file://{folder}", "servedName": "tiny", "maxModelLen": 8_192},
-            "engine": {
-                "accelerator": "CPU",
-                "maxNumBatchedTokens": 1_024,
-                "maxNumSeqs": 8,
-                "kvCache": {"sizeGibibytes": 1},
-                "extraArgs": ["--enforce-eager", "--mamba-ssm-cache-dtype", "float32"],
-            },
-            "pageGate": {"mode": mode},
-        }
-    )
+    spec = yaml.safe_load((ROOT / "examples" / "cpu-page-gate.yaml").read_text())["spec"]
+    spec["model"]["source"] = f"file://{done.stdout.strip().splitlines()[-1]}"
+    spec["engine"]["maxNumBatchedTokens"] = 1_024
+    return InferenceProfileSpec.model_validate(spec | {"pageGate": {"mode": mode}})
 
 
 @pytest.fixture(scope="module")
