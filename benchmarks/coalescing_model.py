@@ -42,7 +42,7 @@ def save_weights(folder: Path, hidden_size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the model is written")
-    parser.add_argument("--hidden-size", type=int, default=768, help="width of the model (default: 768)")
+    parser.add_argument("--hidden-size", type=int, default=896, help="width of the model (default: 896)")
     arguments = parser.parse_args()
     save_weights(arguments.folder, arguments.hidden_size)
     save_tokenizer(arguments.folder)

