@@ -1,10 +1,14 @@
 """The frontier of a resident's tokens per second against a newcomer's TTFT, and what stock vLLM offers instead.
 
 A real engine on CPU with the tiny model. Residents decode while a cold prompt is prefilled, under N = 0, 2, 4, 8, 16,
-in blocks that alternate on one engine; the pacing formula predicts every arm from the unpaced one. Beside it what a
-user would do without Paceline, which needs a restart for each: a smaller max_num_batched_tokens, or a
-long_prefill_token_threshold, on vLLM's own scheduler. Each is compared at its own TTFT with the paced frontier there.
-vLLM 0.32 keeps its prefill interval for data-parallel engines: interval_scheduler.py drives it here as their cores do.
+in blocks that alternate on one engine; the pacing formula predicts every arm from the unpaced one. Then what a user
+would do without Paceline, on a second engine with vLLM's own scheduler: a smaller max_num_batched_tokens, a
+long_prefill_token_threshold, or a prefill interval, which vLLM 0.32 keeps for data-parallel engines (here
+driven as their cores do, by interval_scheduler.py). Each alternates block by block with the paced arms whose TTFTs are
+nearest to its own, and is compared with what pacing gives at the TTFT that it had itself.
+
+A CPU engine has a worker process besides, for which its core spins while it computes, as `paceline up` starts it too.
+With --one-process there is none: quieter on two cores, and its steps cost less beside their tokens.
 """
 
 import asyncio
@@ -12,22 +16,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 from _common import ENGINE_PYTHON, ROOT, Target, arguments, report, versions
-from _engine import BenchmarkEngine, running_engine
+from _duel import RATE, WAIT, Duel, Kept, compared
+from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, running_engine
 
-from paceline.bench.engine import EngineAddress
 from paceline.bench.measuring_process import run_in_process
 from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
-from paceline.bench.protocol import ProgressEvent, ProgressKind
-from paceline.bench.records import ArmResult, BlockRecord, ExperimentResult, Metric, RequestRecord
+from paceline.bench.records import ArmResult, BlockRecord, ExperimentResult, Metric
 from paceline.bench.runner import EngineLimits
 from paceline.bench.simulator.calibrate import Stored, calibrate
 from paceline.bench.simulator.exchange import SimulatedArm, SimulationRequest, SimulationResult
@@ -35,13 +38,10 @@ from paceline.bench.simulator.hardware import HardwareError
 from paceline.engine_ext.settings import PacingMode, PacingSettings
 from paceline.operator.api.v1alpha1 import InferenceProfileSpec
 
-RATE, WAIT = Metric.RESIDENT_RATE_DURING, Metric.TIME_TO_FIRST_TOKEN
 STOCK_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
 RESIDENTS = 2
-ONE_PROCESS = ("--distributed-executor-backend", "uni")
-"""The model runs in the engine core, which would else spin while its worker computes, on one of two cores."""
 
 
 @dataclass(frozen=True)
@@ -65,42 +65,20 @@ ALTERNATIVES = (
         )
         for n in (4, 8)
     ),
-    Alternative("max_num_batched_tokens=528", budget=528),
-    Alternative("long_prefill_token_threshold=512", arguments=("--long-prefill-token-threshold", "512")),
 )
 """The tiny model's states lie 256 tokens apart, and vLLM cuts its prompts nowhere else: no chunk can be smaller."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a run measures: the paced arms with their blocks, and how many alternatives with theirs."""
+    """What a run measures: the paced arms with their blocks, and how many alternatives in how many turns each."""
 
     workload: MixedPhase
     intervals: Sequence[int]
     blocks: int
     alternatives: int
-    alternative_blocks: int
-
-
-@dataclass
-class Kept:
-    """Keeps the blocks of a run, and tells its progress."""
-
-    what: str
-    blocks: list[BlockRecord] = field(default_factory=list)
-
-    async def event(self, event: ProgressEvent) -> None:
-        """Print the size of the prompt and the end of each block."""
-        if event.kind in (ProgressKind.PROMPT_SIZED, ProgressKind.BLOCK_FINISHED):
-            print(f"{self.what}: block {event.position + 1}/{event.total} {event.arm}: {event.message}", flush=True)
-
-    async def request(self, record: RequestRecord) -> None:
-        """Drop a request: the blocks hold what is needed."""
-        del record
-
-    async def block(self, record: BlockRecord) -> None:
-        """Keep a block."""
-        self.blocks.append(record)
+    turns: int
+    one_process: bool
 
 
 def profile(budget: int | None = None, extra: Sequence[str] = ()) -> InferenceProfileSpec:
@@ -108,15 +86,16 @@ def profile(budget: int | None = None, extra: Sequence[str] = ()) -> InferencePr
     done = subprocess.run(["bash", str(ROOT / "scripts/model.sh")], check=True, stdout=subprocess.PIPE, text=True)
     spec = yaml.safe_load((ROOT / "examples" / "cpu-tiny.yaml").read_text())["spec"]
     spec["model"]["source"] = f"file://{done.stdout.strip().splitlines()[-1]}"
-    spec["engine"]["extraArgs"] = [*spec["engine"].get("extraArgs", []), *ONE_PROCESS, *extra]
+    spec["engine"]["extraArgs"] = [*spec["engine"].get("extraArgs", []), *extra]
     if budget is not None:
         spec["engine"]["maxNumBatchedTokens"] = budget
     return InferenceProfileSpec.model_validate(spec)
 
 
-def environment(spec: InferenceProfileSpec) -> dict[str, str]:
-    """Return the profile's own environment variables."""
-    return {variable.name: variable.value or "" for variable in spec.engine.env}
+def environment(spec: InferenceProfileSpec, *, one_process: bool) -> dict[str, str]:
+    """Return the profile's own environment variables, and what one process for the whole engine core needs."""
+    own = {variable.name: variable.value or "" for variable in spec.engine.env}
+    return own | (ONE_PROCESS_ENV if one_process else {})
 
 
 def limits(spec: InferenceProfileSpec) -> EngineLimits:
@@ -136,31 +115,6 @@ async def run_paced(
 ) -> tuple[ExperimentResult, list[BlockRecord]]:
     sink = Kept("paceline")
     return await run_in_process(plan, engine.address, engine.apply, sink, limits(spec)), sink.blocks
-
-
-async def run_stock(
-    engine: BenchmarkEngine, alternative: Alternative, workload: MixedPhase, blocks: int, spec: InferenceProfileSpec
-) -> ArmResult:
-    """Measure one arm on vLLM's own scheduler, which has no live settings to apply."""
-
-    async def nothing(arm: Arm) -> int | None:
-        del arm
-
-    plan = ExperimentPlan(
-        name=alternative.name, workload=workload, arms=(Arm(name="stock"),), blocks=blocks, control_arm=False
-    )
-    address = EngineAddress(engine.address.url)
-    return (await run_in_process(plan, address, nothing, Kept(alternative.name), limits(spec))).arms[0]
-
-
-def paced_rate_at(arms: Mapping[str, ArmResult], wait: float) -> tuple[float, bool]:
-    """Return a resident's rate on the paced frontier at a TTFT, and whether it lies between two measured arms.
-
-    Every cadence lies on a line of rate against 1/TTFT, so the measured points are joined in those terms.
-    """
-    points = sorted((1 / arm.metrics[WAIT].value, arm.metrics[RATE].value) for arm in arms.values())
-    inverse, rates = (np.array(values) for values in zip(*points, strict=True))
-    return float(np.interp(1 / wait, inverse, rates)), bool(inverse[0] <= 1 / wait <= inverse[-1])
 
 
 def row(arm: ArmResult) -> dict[str, Any]:
@@ -210,16 +164,42 @@ def show(name: str, arm: Mapping[str, Any]) -> None:
     rate, wait = arm.get(RATE.value, ["-"]), arm.get(WAIT.value, ["-"])
     errors = [f"{arm[f'{metric.value}Error']:+.1%}" for metric in (RATE, WAIT) if f"{metric.value}Error" in arm]
     said = f", formula off by {' and '.join(errors)}" if errors else ""
-    said += f", paced x{arm['ratio']:.2f} at this TTFT" if "ratio" in arm else ""
     print(f"{name:<42} resident {rate[0]:>8} tok/s, TTFT {wait[0]:>8} s{said}", flush=True)
 
 
 def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the paced engine, then a stock engine for each alternative; return figures and targets."""
-    spec, plan = profile(), frontier_plan(scope.workload, scope.intervals, scope.blocks)
-    with running_engine(spec, folder, env=environment(spec)) as engine:
-        result, kept = asyncio.run(run_paced(engine, plan, spec))
-    sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
+    extra = ONE_PROCESS if scope.one_process else ()
+    spec, plan = profile(extra=extra), frontier_plan(scope.workload, scope.intervals, scope.blocks)
+    with ExitStack() as engines:
+        env = environment(spec, one_process=scope.one_process)
+        paced = engines.enter_context(running_engine(spec, made(folder / "paced"), env=env))
+        result, kept = asyncio.run(run_paced(paced, plan, spec))
+        figures, targets, arms = frontier(plan, result, kept)
+        sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
+        for number, alternative in enumerate(ALTERNATIVES[: scope.alternatives]):
+            other = profile(alternative.budget, [*extra, *alternative.arguments])
+            env |= {"PYTHONPATH": str(ROOT / "benchmarks")}
+            home = made(folder / f"stock-{number}")
+            with running_engine(other, home, alternative.scheduler, env) as stock:
+                duel = Duel(paced, stock, sized, {"paced": limits(spec), "stock": limits(other)})
+                shown = compared(alternative.name, asyncio.run(duel.run(plan, arms, scope.turns)))
+            figures["alternatives"][alternative.name] = shown
+            what = f"paced resident tok/s at the TTFT of stock with {alternative.name}"
+            targets[what] = Target(1.0, shown["ratio"][0], at_least=True)
+    return {"oneProcess": scope.one_process} | figures, targets
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def frontier(
+    plan: ExperimentPlan, result: ExperimentResult, kept: list[BlockRecord]
+) -> tuple[dict[str, Any], dict[str, Target], dict[str, ArmResult]]:
+    """Return the frontier's figures and targets, and its valid arms by name."""
+    sized = plan.workload.sized(result.arms[0].injected_prompt_tokens)
     arms = {arm.arm: arm for arm in result.arms if arm.arm in {own.name for own in plan.arms} and arm.valid}
     if len(arms) < len(plan.arms):
         print(
@@ -230,37 +210,21 @@ def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]
         "residents": RESIDENTS,
         "frontier": {arm.arm: row(arm) for arm in result.arms},
         "audits": {f"{audit.name} {audit.arm or ''}".strip(): audit.outcome.value for audit in result.audits},
-        "simulator": simulated(plan.model_copy(update={"workload": sized}), result, kept),
         "alternatives": {},
     }
     for name, arm in figures["frontier"].items():
         show(name, arm)
+    figures["simulator"] = simulated(plan.model_copy(update={"workload": sized}), result, kept)
     errors = {
         metric: [abs(arm.predicted[metric] / arm.metrics[metric].value - 1) for arm in arms.values() if arm.predicted]
         for metric in (RATE, WAIT)
     }
-    targets: dict[str, Target] = {
+    targets = {
         f"formula's largest error on {metric.value}": Target(MAX_ERROR, max(found))
         for metric, found in errors.items()
         if found
     }
-    for alternative in ALTERNATIVES[: scope.alternatives]:
-        other = profile(alternative.budget, alternative.arguments)
-        env = environment(other) | {"PYTHONPATH": str(ROOT / "benchmarks")}
-        with running_engine(other, folder, alternative.scheduler, env) as engine:
-            stock = asyncio.run(run_stock(engine, alternative, sized, scope.alternative_blocks, other))
-        shown = row(stock)
-        if stock.valid and arms:
-            rate, within = paced_rate_at(arms, stock.metrics[WAIT].value)
-            shown |= {"pacedRateAtItsTtft": round(rate, 3), "withinTheMeasuredFrontier": within}
-            ratio = rate / stock.metrics[RATE].value
-            shown["ratio"] = round(ratio, 4)
-            targets[f"paced resident tok/s at the TTFT of stock with {alternative.name}"] = Target(
-                1.0, ratio, at_least=True
-            )
-        show(alternative.name, shown)
-        figures["alternatives"][alternative.name] = shown
-    return figures, targets
+    return figures, targets, arms
 
 
 def main() -> int:
@@ -274,7 +238,8 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=3, help="blocks an arm (default: 3)")
     parser.add_argument("--prefill-seconds", type=float, default=8, help="length of the unpaced prefill (default: 8)")
     parser.add_argument("--alternatives", type=int, default=len(ALTERNATIVES), help="how many of stock's ways to run")
-    parser.add_argument("--alternative-blocks", type=int, default=3, help="blocks each of them gets (default: 3)")
+    parser.add_argument("--turns", type=int, default=4, help="turns each of them gets (default: 4)")
+    parser.add_argument("--one-process", action="store_true", help="run the model in the engine core's process")
     chosen = parser.parse_args()
     seconds = 4.0 if chosen.quick else chosen.prefill_seconds
     scope = Scope(
@@ -282,7 +247,8 @@ def main() -> int:
         intervals=tuple(int(interval) for interval in chosen.intervals.split(",")),
         blocks=1 if chosen.quick else chosen.blocks,
         alternatives=min(2, chosen.alternatives) if chosen.quick else chosen.alternatives,
-        alternative_blocks=1 if chosen.quick else chosen.alternative_blocks,
+        turns=1 if chosen.quick else chosen.turns,
+        one_process=chosen.one_process,
     )
     with tempfile.TemporaryDirectory(prefix="frontier-") as name:
         figures, targets = measure(Path(name), scope)
