@@ -99,14 +99,18 @@ def measure(variants: tuple[Variant, ...], effort: Effort) -> dict[str, Any]:
 
 
 def measure_prefill(variant: Variant, effort: Effort, peak: Peak) -> list[dict[str, Any]]:
-    """Time chunks of 784 queries at the end of every context; `pageFactor` is a page's time over the fastest page's."""
+    """Time chunks of 784 queries at the end of every context; `pageFactor` is a page's time over the fastest page's.
+
+    Rates and factors are of the fastest round, ratios to vLLM of every round's pair: what else uses the machine
+    only adds to a time.
+    """
     rows = []
     for context, rounds in effort.rounds.items():
         cases = _cases(variant, context)
         before = peak.gflops(cases[784].level)
         seconds = _time(cases, rounds)
         after = peak.gflops(cases[784].level)
-        best = {page: statistics.median(seconds[page, "paceline"]) for page in PAGES}
+        best = {page: min(seconds[page, "paceline"]) for page in PAGES}
         for page, case in cases.items():
             rate = case.flops / best[page] / 1e9
             row = {"variant": variant[0], "page": page, "context": context, "vllmKernel": case.stock_kernel}
