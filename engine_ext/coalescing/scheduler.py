@@ -138,8 +138,25 @@ class CoalescingMixin(Scheduler):
         # Until the pass has run nobody can take a spare state's block, and the others may need their next ones.
         blocks += (1 + groups) * sum(other.request_id != plan.request_id for other in self.running)
         clean = pool.clean_blocks(blocks + groups * len(plan.spare)) - blocks
+        if clean < 0 and self._holds_more_than_a_split(pool, plan):
+            return Refusal.NO_FREE_BLOCKS
         fitting = plan.with_spare(max(0, min(len(plan.spare), clean // groups)))
         return fitting if fitting.targets else Refusal.NO_FREE_BLOCKS
+
+    def _holds_more_than_a_split(self, pool: SparePool, plan: SpanPlan) -> bool:
+        """Tell whether the state that the span starts from is one that stock vLLM would free halfway through.
+
+        Stock reuses its block for the last pass; a span that runs in one pass holds it to the end. A state that stock
+        keeps in the cache, or a span from a prompt's begin, costs both the same.
+        """
+        source = plan.columns(self.coalescing_grids.fine_tokens).source
+        for states in self._states:
+            blocks = states.req_to_blocks.get(plan.request_id, ())
+            if 0 <= source < len(blocks) and (
+                blocks[source].block_hash is None or blocks[source].block_id in pool.spares
+            ):
+                return True
+        return False
 
     def _keep_hit(self, pool: SparePool, request: Any, hit_tokens: int) -> None:
         """Make a spare state an ordinary one when stock vLLM would have had to make it for this request.
