@@ -36,7 +36,9 @@ TEST_ENV = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
 }
-PROBE = httpx.Client(trust_env=False, timeout=5, limits=httpx.Limits(max_keepalive_connections=0))
+FRESH = httpx.Limits(max_keepalive_connections=0)
+"""A server ends connections that were idle for a few seconds, at times just when the next request is on its way."""
+PROBE = httpx.Client(trust_env=False, timeout=5, limits=FRESH)
 """One client for all questions whether something is up: making one costs 30 ms of a core, every time."""
 MAX_NUM_BATCHED_TOKENS = 512
 UNPACED = LiveSettings()

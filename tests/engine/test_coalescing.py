@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from completions import Completion, body, complete, decoding, first_difference, prompt, resident
-from engine_process import Engine, Launch, running, tiny_spec, wait_for
+from engine_process import FRESH, Engine, Launch, running, tiny_spec, wait_for
 
 BLOCK, BUDGET = 512, 8_192
+RESIDENT_TOKENS = 600
+"""Enough that a resident outlives a prompt also where the client is slow."""
 RETAINED = (12_288, 14_336, 15_360, 15_872)
 """What a prompt of 16228 keeps inside its last span, on grids of 512 and 2048 tokens."""
 
@@ -86,7 +88,7 @@ async def connected(engine: Engine) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {engine.token}"}
     async with (
         httpx.AsyncClient(base_url=engine.base_url, timeout=900) as api,
-        httpx.AsyncClient(base_url=engine.admin_url, timeout=900, headers=headers) as admin,
+        httpx.AsyncClient(base_url=engine.admin_url, timeout=900, headers=headers, limits=FRESH) as admin,
     ):
         yield Client(api, admin)
 
@@ -163,9 +165,9 @@ async def test_beside_decoders_paced_and_switched_while_they_stream(client: Clie
     await client.set("Disabled")
     document = prompt(6_244, 30)
     alone, _, _ = await client.ask(document, "alone")
-    unpaced = [(await client.ask(prompt(64, seed), "alone", 120))[0] for seed in (31, 32, 33)]
+    unpaced = [(await client.ask(prompt(64, seed), "alone", RESIDENT_TOKENS))[0] for seed in (31, 32, 33)]
     await client.set("Enabled", {"mode": "Fixed", "interval": 4})
-    tasks = [await decoding(client.api, body(prompt(64, seed), 120, "beside")) for seed in (31, 32, 33)]
+    tasks = [await decoding(client.api, body(prompt(64, seed), RESIDENT_TOKENS, "beside")) for seed in (31, 32, 33)]
     planned = await client.counters()
     beside, _, passes = await client.ask(document, "beside")
     assert passes == [6_244]

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import httpx
 import pytest
 from completions import body, complete, prompt, resident
-from engine_process import MAX_NUM_BATCHED_TOKENS, Engine, Launch, running, tiny_spec
+from engine_process import FRESH, MAX_NUM_BATCHED_TOKENS, Engine, Launch, running, tiny_spec
+
+from paceline.bench.engine import EngineAddress, EngineClient
 
 RANKS = (0, 1)
 INTERVAL = 4
@@ -41,17 +42,18 @@ async def test_one_change_paces_every_core(pair: Engine) -> None:
     headers = {"Authorization": f"Bearer {pair.token}"}
     async with (
         httpx.AsyncClient(base_url=pair.base_url, timeout=600) as api,
-        httpx.AsyncClient(base_url=pair.admin_url, timeout=600, headers=headers) as admin,
+        httpx.AsyncClient(base_url=pair.admin_url, timeout=600, headers=headers, limits=FRESH) as admin,
     ):
         wanted = {"epoch": 0, "revision": 1, "pacing": {"mode": "Fixed", "interval": INTERVAL}}
         answer = await admin.put("/paceline/v1/settings", json=wanted)
         assert answer.status_code == 200, answer.text
         assert [engine["revision"] for engine in answer.json()["engines"]] == [1] * len(RANKS)
         await asyncio.gather(*(run_on(api, rank) for rank in RANKS))
-        records: list[dict[str, Any]] = (await admin.get("/paceline/v1/steps", params={"limit": 1_000})).json()[
-            "records"
-        ]
+    address = EngineAddress(pair.base_url, admin_url=pair.admin_url, admin_token=pair.token)
+    async with EngineClient(address) as client:
+        steps = await client.steps() or []
     for rank in RANKS:
-        mixed = [record["step"] for record in records if (record["engine"], record["kind"]) == (rank, "mixed")]
+        own = [step for step in steps if step.engine == rank]
+        mixed = [step.step for step in own if len(step.scheduled) > 1 and max(step.scheduled.values()) > 1]
         assert len(mixed) >= CHUNKS
         assert {later - earlier for earlier, later in pairwise(mixed)} == {INTERVAL}, f"core {rank}: {mixed}"

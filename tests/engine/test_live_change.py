@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 from completions import body, complete, decoding, first_difference, prompt
-from engine_process import MAX_NUM_BATCHED_TOKENS, Engine
+from engine_process import FRESH, MAX_NUM_BATCHED_TOKENS, Engine
 
 INTERVALS = (4, 2, 8, 1)
 CHUNKS = 4
 """Chunks of each injected prompt: its length is one token short of as many full budgets beside two residents."""
-RESIDENT_TOKENS = 900
-"""Enough that the residents outlive the prefills also where the client is slow; the engine keeps 1,024 step records."""
+RESIDENT_TOKENS = 2_000
+"""Enough that the residents outlive the prefills also where the client is slow."""
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def clients(engine: Engine) -> AsyncIterator[tuple[httpx.AsyncClient, http
     headers = {"Authorization": f"Bearer {engine.token}"}
     async with (
         httpx.AsyncClient(base_url=engine.base_url, timeout=600) as api,
-        httpx.AsyncClient(base_url=engine.admin_url, timeout=600, headers=headers) as admin,
+        httpx.AsyncClient(base_url=engine.admin_url, timeout=600, headers=headers, limits=FRESH) as admin,
     ):
         yield api, admin
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from completions import complete, prompt, resident
-from engine_process import MAX_NUM_BATCHED_TOKENS, ROOT, Engine, Launch, running, tiny_spec, wait_for
+from engine_process import FRESH, MAX_NUM_BATCHED_TOKENS, ROOT, Engine, Launch, running, tiny_spec, wait_for
 
 OLDER_PYTHON = ROOT / ".venv-engine-0.22.1" / "bin" / "python"
 SETTINGS = "/paceline/v1/settings"
@@ -78,7 +78,7 @@ async def test_interval_is_changed_live_and_kept(older: Engine) -> None:
     headers = {"Authorization": f"Bearer {older.token}"}
     async with (
         httpx.AsyncClient(base_url=older.base_url, timeout=600) as api,
-        httpx.AsyncClient(base_url=older.admin_url, timeout=600, headers=headers) as admin,
+        httpx.AsyncClient(base_url=older.admin_url, timeout=600, headers=headers, limits=FRESH) as admin,
     ):
         before = (await admin.get(SETTINGS)).json()
         await run_beside_a_resident(api, admin, INTERVALS)
