@@ -13,7 +13,7 @@ from engine_process import FRESH, MAX_NUM_BATCHED_TOKENS, Engine
 INTERVALS = (4, 2, 8, 1)
 CHUNKS = 4
 """Chunks of each injected prompt: its length is one token short of as many full budgets beside two residents."""
-RESIDENT_TOKENS = 2_000
+RESIDENT_TOKENS = 1_500
 """Enough that the residents outlive the prefills also where the client is slow."""
 
 
