@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
-from _common import ENGINE_PYTHON
+import yaml
+from _common import ENGINE_PYTHON, ROOT
 
 from paceline.bench.engine import EngineAddress
 from paceline.bench.plan import Arm
@@ -31,6 +32,15 @@ On a CPU vLLM 0.32 heeds the argument only beside the variable, which the API se
 """
 PROBE = httpx.Client(trust_env=False, timeout=5, limits=httpx.Limits(max_keepalive_connections=0))
 """One client for all questions whether something is up: making one costs 30 ms of a core, every time."""
+
+
+def example_spec(example: str, model_script: str) -> dict[str, Any]:
+    """Return `spec` of a profile in examples/ as it is written, with the model that a script makes."""
+    command = ["bash", str(ROOT / "scripts" / model_script)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "examples" / example).read_text())["spec"]
+    spec["model"]["source"] = f"file://{done.stdout.strip().splitlines()[-1]}"
+    return spec
 
 
 @dataclass
@@ -55,7 +65,11 @@ class BenchmarkEngine:
 def running_engine(
     spec: InferenceProfileSpec, folder: Path, scheduler: str | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[BenchmarkEngine]:
-    """Run an engine until the block ends; `scheduler` replaces Paceline's. Raises RuntimeError when it dies."""
+    """Run an engine until the block ends, its files in a folder that is made; `scheduler` replaces Paceline's.
+
+    Raises RuntimeError when it dies.
+    """
+    folder.mkdir(exist_ok=True)
     port, admin_port = _free_ports(2)
     token, settings = secrets.token_hex(16), LiveSettings()
     (folder / "token").write_text(token)

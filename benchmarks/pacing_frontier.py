@@ -16,17 +16,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 sys.path.insert(0, __file__.rpartition("/")[0])
 from _common import ENGINE_PYTHON, ROOT, Target, arguments, report, versions
 from _duel import RATE, WAIT, Duel, Kept, compared
-from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, running_engine
+from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, example_spec, running_engine
 
 from paceline.bench.measuring_process import run_in_process
 from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
@@ -83,9 +80,7 @@ class Scope:
 
 def profile(budget: int | None = None, extra: Sequence[str] = ()) -> InferenceProfileSpec:
     """Return the example's profile of the tiny model on CPU, with another step limit or more arguments."""
-    done = subprocess.run(["bash", str(ROOT / "scripts/model.sh")], check=True, stdout=subprocess.PIPE, text=True)
-    spec = yaml.safe_load((ROOT / "examples" / "cpu-tiny.yaml").read_text())["spec"]
-    spec["model"]["source"] = f"file://{done.stdout.strip().splitlines()[-1]}"
+    spec = example_spec("cpu-tiny.yaml", "model.sh")
     spec["engine"]["extraArgs"] = [*spec["engine"].get("extraArgs", []), *extra]
     if budget is not None:
         spec["engine"]["maxNumBatchedTokens"] = budget
@@ -171,28 +166,21 @@ def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]
     """Run the paced engine, then a stock engine for each alternative; return figures and targets."""
     extra = ONE_PROCESS if scope.one_process else ()
     spec, plan = profile(extra=extra), frontier_plan(scope.workload, scope.intervals, scope.blocks)
-    with ExitStack() as engines:
-        env = environment(spec, one_process=scope.one_process)
-        paced = engines.enter_context(running_engine(spec, made(folder / "paced"), env=env))
+    env = environment(spec, one_process=scope.one_process)
+    stock_env = env | {"PYTHONPATH": str(ROOT / "benchmarks")}  # where interval_scheduler.py is
+    with running_engine(spec, folder / "paced", env=env) as paced:
         result, kept = asyncio.run(run_paced(paced, plan, spec))
         figures, targets, arms = frontier(plan, result, kept)
         sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
         for number, alternative in enumerate(ALTERNATIVES[: scope.alternatives]):
             other = profile(alternative.budget, [*extra, *alternative.arguments])
-            env |= {"PYTHONPATH": str(ROOT / "benchmarks")}
-            home = made(folder / f"stock-{number}")
-            with running_engine(other, home, alternative.scheduler, env) as stock:
+            with running_engine(other, folder / f"stock-{number}", alternative.scheduler, stock_env) as stock:
                 duel = Duel(paced, stock, sized, {"paced": limits(spec), "stock": limits(other)})
                 shown = compared(alternative.name, asyncio.run(duel.run(plan, arms, scope.turns)))
             figures["alternatives"][alternative.name] = shown
             what = f"paced resident tok/s at the TTFT of stock with {alternative.name}"
             targets[what] = Target(1.0, shown["ratio"][0], at_least=True)
     return {"oneProcess": scope.one_process} | figures, targets
-
-
-def made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def frontier(

@@ -1,7 +1,6 @@
 """Whole requests on engines of every mode of the page gate, side by side, asked by turns."""
 
 import random
-import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,9 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import httpx
-import yaml
-from _common import ROOT, Target, spread
-from _engine import BenchmarkEngine, running_engine
+from _common import Target, spread
+from _engine import BenchmarkEngine, example_spec, running_engine
 from instructions import InstructionSet, engine_environment
 
 from paceline.operator.api.v1alpha1 import InferenceProfileSpec
@@ -24,10 +22,7 @@ THREADS: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def _spec(mode: str) -> InferenceProfileSpec:
-    command = ["bash", "scripts/page_model.sh"]
-    model = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
-    spec = yaml.safe_load((ROOT / "examples" / "cpu-page-gate.yaml").read_text())["spec"]
-    spec["model"]["source"] = f"file://{model}"
+    spec = example_spec("cpu-page-gate.yaml", "page_model.sh")
     return InferenceProfileSpec.model_validate(spec | {"pageGate": {"mode": mode}})
 
 
@@ -63,10 +58,8 @@ def measure_requests(instructions: InstructionSet, requests: int) -> dict[str, A
     with TemporaryDirectory() as folder, httpx.Client(timeout=3_600, trust_env=False) as client, ExitStack() as stack:
         engines = {}
         for mode in MODES:
-            home = Path(folder) / mode
-            home.mkdir()
             env = THREADS | engine_environment(instructions)
-            engines[mode] = stack.enter_context(running_engine(_spec(mode), home, env=env))
+            engines[mode] = stack.enter_context(running_engine(_spec(mode), Path(folder) / mode, env=env))
         for number in range(-1, requests):
             for mode in MODES[:: 1 if number % 2 == 0 else -1]:
                 one = _ask(client, engines[mode], seed=number + 1)
