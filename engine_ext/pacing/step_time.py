@@ -1,12 +1,15 @@
 """An online model of how long an engine step takes, learned from the engine's own steps.
 
 t = a + b * decoders + c * prefill tokens + d * prefill attention pairs, fitted by least squares over the newest steps
-of either kind, with Huber weights so that a stray step (a compilation, a page fault) does not count for much.
+of either kind, with Huber weights so that a stray step (a compilation, a page fault) does not count for much. What is
+stray is told within a kind: decode steps vary so little that beside them every prefill step would seem to be.
 """
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -20,6 +23,8 @@ REFIT_DECODES: Final = 16
 HUBER_ROUNDS: Final = 3
 HUBER_SCALE: Final = 1.5
 RIDGE: Final = 1e-6
+TOKENS_UNIT: Final = 1024
+PAIRS_UNIT: Final = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class StepLoad:
 
     def features(self) -> tuple[float, float, float, float]:
         """Return the model's inputs, scaled to about one."""
-        return 1.0, self.decoders / 16, self.prefill_tokens / 1024, self.prefill_pairs / 1e7
+        return 1.0, self.decoders / 16, self.prefill_tokens / TOKENS_UNIT, self.prefill_pairs / PAIRS_UNIT
 
 
 @cache
@@ -74,14 +79,24 @@ class StepTimeModel:
 
     def predict(self, load: StepLoad) -> float:
         """Return the expected duration of a step in seconds, never below zero."""
+        return max(0.0, float(np.dot(load.features(), self._fitted())))
+
+    def prefill_costs(self) -> tuple[float, float]:
+        """Return the seconds that a prefill token and a query-key pair add to a step, neither below zero."""
+        _, _, per_token, per_pair = self._fitted()
+        return max(0.0, float(per_token) / TOKENS_UNIT), max(0.0, float(per_pair) / PAIRS_UNIT)
+
+    def _fitted(self) -> np.ndarray:
         if self.coefficients is None or self.unfitted >= REFIT_DECODES:
-            self.coefficients = _fit([*self.decodes, *self.prefills])
+            self.coefficients = _fit(self.decodes, self.prefills)
             self.unfitted = 0
-        return max(0.0, float(np.dot(load.features(), self.coefficients)))
+        return self.coefficients
 
 
-def _fit(samples: list[Sample]) -> np.ndarray:
-    """Weighted ridge regression; the weights shrink with a sample's residual in units of the typical one."""
+def _fit(*kinds: Collection[Sample]) -> np.ndarray:
+    """Weighted ridge regression; weights shrink with a residual, in units of the typical one of the sample's kind."""
+    samples = [sample for kind in kinds for sample in kind]
+    edges = list(accumulate(map(len, kinds)))
     inputs = np.array([features for features, _ in samples])
     seconds = np.array([duration for _, duration in samples])
     weights = np.ones(len(seconds))
@@ -91,6 +106,12 @@ def _fit(samples: list[Sample]) -> np.ndarray:
         normal = weighted.T @ inputs + RIDGE * np.eye(inputs.shape[1])
         coefficients = np.linalg.solve(normal, weighted.T @ seconds)
         residuals = np.abs(seconds - inputs @ coefficients)
-        scale = HUBER_SCALE * max(float(np.median(residuals)), 1e-6)
-        weights = np.minimum(1.0, scale / np.maximum(residuals, 1e-12))
+        weights = np.concatenate([_huber_weights(each) for each in np.split(residuals, edges[:-1])])
     return coefficients
+
+
+def _huber_weights(residuals: np.ndarray) -> np.ndarray:
+    if not residuals.size:
+        return residuals
+    scale = HUBER_SCALE * max(float(np.median(residuals)), 1e-6)
+    return np.minimum(1.0, scale / np.maximum(residuals, 1e-12))

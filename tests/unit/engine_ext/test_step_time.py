@@ -38,6 +38,21 @@ def test_exact_times_are_learned(load: StepLoad) -> None:
     assert taught().predict(load) == pytest.approx(true_seconds(load), rel=0.01)
 
 
+def test_costs_of_tokens_and_pairs_are_learned() -> None:
+    assert taught().prefill_costs() == pytest.approx((2e-4, 3e-9), rel=0.01)
+
+
+def test_steady_decode_steps_do_not_make_prefill_steps_stray() -> None:
+    model = StepTimeModel()
+    for _ in range(60):
+        model.observe(decode_load(2), true_seconds(decode_load(2)))
+    for index in range(8):  # each 5 % off, by turns
+        load = chunk_load(2, 2_048, 2_048 * index)
+        model.observe(load, true_seconds(load) * (1.05 if index % 2 else 0.95))
+    far = chunk_load(2, 2_048, 65_536)
+    assert model.predict(far) == pytest.approx(true_seconds(far), rel=0.15)
+
+
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_stray_steps_hardly_count(load: StepLoad) -> None:
     assert taught(noise=0.1, outliers=4).predict(load) == pytest.approx(true_seconds(load), rel=0.25)
