@@ -1,24 +1,25 @@
 """Pacing as a mixin of vLLM's schedulers: decides before each step, holds, and writes down what was scheduled."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import RequestStatus
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.environment import settings_path
 from paceline.engine_ext.live import Applied, decide, read_settings
-from paceline.engine_ext.pacing import prefills, view
+from paceline.engine_ext.pacing import cached, prefills, view
 from paceline.engine_ext.pacing.cadence import Cadence
 from paceline.engine_ext.pacing.hold import Hold, held
 from paceline.engine_ext.pacing.reasons import own_cadence, unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel
 from paceline.engine_ext.pacing.stock import StockScheduler
-from paceline.engine_ext.pacing.turns import Turn, end_turn, next_in_turn, take_turn
+from paceline.engine_ext.pacing.turns import Turn, admissible, end_turn, next_in_turn, take_turn
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
 from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
 
@@ -67,8 +68,10 @@ class PacingMixin(StockScheduler):
         pacing = self.live.pacing
         if pacing.mode is not PacingMode.SLO:
             self.slo = None
-        elif self.slo is None or self.slo.settings != pacing.slo:
+        elif self.slo is None:
             self.slo = SloPolicy.build(pacing, self.step_times)
+        else:
+            self.slo.follow(pacing)
         self.paced: bool = not self.unpaced_reasons and (pacing.effective_interval > 1 or self.slo is not None)
 
     def pacing_report(self) -> dict[str, Any]:
@@ -81,10 +84,26 @@ class PacingMixin(StockScheduler):
     # -- one step ------------------------------------------------------------------------------------------------
 
     def add_request(self, request: Any) -> None:
-        """Note when a prompt arrived at this engine: its prefill's deadline counts from here."""
-        request.paceline_arrived_at = request.paceline_waits_since = self.clock()
-        request.paceline_turns = 0
+        """Note when a prompt arrived at this engine: its prefill's deadline counts from here.
+
+        A session that waits for more input goes on with that input's arrival.
+        """
+        session = self.requests.get(request.request_id)
+        if session is None or session.status is RequestStatus.WAITING_FOR_STREAMING_REQ:
+            arrived = session or request
+            arrived.paceline_arrived_at = arrived.paceline_waits_since = self.clock()
+            arrived.paceline_turns = 0
         super().add_request(request)
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> Any:
+        """End requests from outside, and judge what they were promised."""
+        if self.slo is not None:
+            ids = self.requests if request_ids is None else request_ids
+            request_ids = [ids] if isinstance(ids, str) else list(ids)
+            for request in filter(None, map(self.requests.get, request_ids)):
+                waited = self.clock() - request.paceline_arrived_at
+                self.slo.on_aborted(request.request_id, waited, answered=request.num_output_tokens > 0)
+        return super().finish_requests(request_ids, finished_status)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Schedule a step, with prefills held where the cadence or the promise asks for it."""
@@ -115,15 +134,17 @@ class PacingMixin(StockScheduler):
         waiting = self._admittable()
         if not prefilling and not waiting:
             return None
-        gap = self.live.pacing.effective_interval if self.slo is None else self._promised_gap(self.slo, prefilling)
+        kept = [request for request in prefilling if not view.is_exempt(request)]
+        gap = self.live.pacing.effective_interval
+        if self.slo is not None:
+            gap = self._promised_gap(self.slo, [*prefilling, *admissible(self, kept, waiting)])
         if self.cadence.allows(self.step_log.next_busy(), gap):
-            return self._plan_turn(prefilling, waiting)
+            return self._plan_turn(kept, waiting)
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None  # all decoders are in flight: holding would leave the step empty
-        kept = [request for request in prefilling if not view.is_exempt(request)]
         return Hold(kept, waiting, admit_first=waiting > 0 and self._first_waiting_is_exempt())
 
-    def _plan_turn(self, prefilling: list[Any], waiting: int) -> Hold | None:
+    def _plan_turn(self, partial: list[Any], waiting: int) -> Hold | None:
         """Return what to hold in a mixed step, so that prefills take turns; None where nobody has to wait.
 
         Near a deadline the oldest goes first, as vLLM has it, and so it does after a turn that nobody could use.
@@ -132,29 +153,38 @@ class PacingMixin(StockScheduler):
             return None
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None
-        partial = [request for request in prefilling if not view.is_exempt(request)]
         self.turn = take_turn(self, partial, waiting)
         return Hold(partial, 0, allowed_tokens=self.turn.allowed_tokens) if self.turn else None
 
     def _end_turn(self, scheduled: list[Any], now: float) -> None:
-        self.turn_missed = self.turn is not None and not scheduled
-        end_turn(self.turn, scheduled, now)
+        """Let those that had their turn wait anew; one that could not use its own has had it too."""
+        if self.turn is None:
+            self.turn_missed = False
+            end_turn(scheduled, now)
+            return
+        self.turn_missed = all(request.request_id != self.turn.in_turn for request in scheduled)
+        end_turn([self.requests[self.turn.in_turn]], now)
 
-    def _promised_gap(self, slo: SloPolicy, prefilling: list[Any]) -> int:
+    def _promised_gap(self, slo: SloPolicy, turn: list[Any]) -> int:
         now = self.clock()
-        decoders = [r.request_id for r in self.running if view.is_decoder(r, self.max_model_len)]
-        turn = [*prefilling, *prefills.next_waiting(self.admission_queue)]
+        decoders = {
+            request.request_id: self.step_log.in_flight_steps(request.request_id)
+            + view.can_decode_now(request, self.current_step + 1)
+            for request in self.running
+            if view.is_decoder(request, self.max_model_len)
+        }
+        backlog = [prefills.backlog(self, request, now) for request in turn]
         return slo.gap_steps(
             Prospect(
                 now=now,
                 decoders=decoders,
-                backlog=[prefills.backlog(request, now) for request in turn],
+                backlog=backlog,
                 chunk_tokens=prefills.chunk_tokens(
-                    turn,
+                    backlog,
                     self.max_num_scheduled_tokens - len(decoders),
                     self.scheduler_config.long_prefill_token_threshold,
                 ),
-                context_tokens=next_in_turn(self, turn).num_computed_tokens if turn else 0,
+                context_tokens=cached.context(self, next_in_turn(self, turn)) if turn else 0,
                 in_flight=self.step_log.loads_in_flight(),
                 busy_since=self.step_log.busy_since(now),
             )
@@ -205,9 +235,12 @@ class PacingMixin(StockScheduler):
     def _keep_off_verify_size(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Never let a prefill chunk have exactly 1+K tokens while K draft tokens are on.
 
-        Such a chunk looks like a batch that verifies drafts, and takes the wrong graph. One token less does not.
+        Such a chunk looks like a batch that verifies drafts, and takes the wrong graph. One token less does not, or as
+        many less as a draft model that looks ahead in the prompt wants to find left.
         """
         tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         to_compute = request.num_tokens - num_computed_tokens
         is_prefill = to_compute >= tokens  # drafts and padding go past the tokens that the request has
-        return tokens - 1 if is_prefill and tokens == 1 + self.num_spec_tokens else tokens
+        if not is_prefill or tokens != 1 + self.num_spec_tokens:
+            return tokens
+        return tokens - max(1, self.num_prefill_lookahead)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from vllm.v1.request import RequestStatus
 
+from paceline.engine_ext.pacing import cached
 from paceline.engine_ext.pacing.deadline import Backlog
 from paceline.engine_ext.pacing.step_time import StepLoad
 
@@ -37,23 +38,22 @@ def next_waiting(waiting: Iterable[Any]) -> list[Any]:
     return list(islice(waiting, LOOKAHEAD_REQUESTS))
 
 
-def backlog(request: Any, now: float) -> Backlog:
+def backlog(scheduler: Any, request: Any, now: float) -> Backlog:
     """Return how long a prefill has waited and what is left of it.
 
     A request that was preempted while it decoded had its first prefill long ago, and no deadline for the second.
     """
     waited = 0.0 if request.num_output_tokens else now - request.paceline_arrived_at
-    return Backlog(waited, request.num_tokens - request.num_computed_tokens)
+    return Backlog(waited, cached.left(scheduler, request), cached.context(scheduler, request))
 
 
-def chunk_tokens(turn: Sequence[Any], budget_tokens: int, limit_tokens: int) -> int:
+def chunk_tokens(backlog: Sequence[Backlog], budget_tokens: int, limit_tokens: int) -> int:
     """Return how many prefill tokens the next mixed step would carry, at least one.
 
     `limit_tokens` is what one request may compute in a step at most; 0 for no limit but the budget.
     """
     limit = limit_tokens or budget_tokens
-    left = sum(min(limit, request.num_tokens - request.num_computed_tokens) for request in turn)
-    return max(1, min(left, budget_tokens))
+    return max(1, min(sum(min(limit, prefill.tokens) for prefill in backlog), budget_tokens))
 
 
 def is_ready_after_preemption(request: Any) -> bool:

@@ -1,6 +1,6 @@
 """The promise to the residents: for each of them, how much later its next token may come."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,19 +59,24 @@ class Promise:
         else:
             self.broken += 1
 
+    def restart(self, seconds: float) -> None:
+        """Promise another pace from now on; the residents' accounts of the old one are closed unjudged."""
+        self.seconds = seconds
+        self.residents.clear()
+
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Drop the residents that were aborted, once they outnumber those alive by a margin."""
         if len(self.residents) > len(alive) + PRUNE_MARGIN:
             self.residents = {key: value for key, value in self.residents.items() if key in alive}
 
-    def smallest_slack(self, request_ids: Iterable[str], done_at: float, tokens_due: int) -> float:
+    def smallest_slack(self, tokens_due: Mapping[str, int], done_at: float) -> float:
         """Return how many seconds are left over for the worst of the residents, negative when one would be late.
 
-        `done_at` is when the step to judge would end, `tokens_due` how many tokens each gets by then.
+        `done_at` is when the step to judge would end, `tokens_due` how many tokens each resident gets by then.
         """
         slacks = (
-            resident.credit + tokens_due * self.seconds - (done_at - resident.last)
-            for request_id in request_ids
+            resident.credit + due * self.seconds - (done_at - resident.last)
+            for request_id, due in tokens_due.items()
             if (resident := self.residents.get(request_id)) is not None
         )
         return min(slacks, default=float("inf"))

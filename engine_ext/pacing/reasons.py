@@ -23,6 +23,10 @@ def unpaceable(vllm_config: Any) -> list[str]:
 def own_cadence(scheduler: Any) -> list[str]:
     """Return why a scheduler that holds prefills itself, as vLLM's can since 0.33, is not paced; mostly empty."""
     interval = getattr(scheduler, "local_prefill_interval", 1)
+    if (
+        scheduler.parallel_config.data_parallel_size > 1
+    ):  # there the engine's core holds prefills, for all ranks at once
+        interval = max(interval, getattr(scheduler.scheduler_config, "prefill_schedule_interval", 1))
     if interval <= 1:
         return []
     return [f"vLLM itself holds prefills for {interval} steps: leave prefill_schedule_interval at 1 to have them paced"]

@@ -1,11 +1,11 @@
 """Pacing by a promise: the gap between mixed steps follows from the residents' slack and the prefills' deadline."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from paceline.engine_ext.pacing.deadline import Backlog, must_escape
+from paceline.engine_ext.pacing.deadline import Backlog, StepCosts, must_escape
 from paceline.engine_ext.pacing.promise import CREDIT_RELEASES, PRUNE_MARGIN, Promise
 from paceline.engine_ext.pacing.step_time import StepLoad, StepTimeModel, chunk_load, decode_load
 from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingSettings, SloPrecedence, SloSettings
@@ -18,12 +18,13 @@ RELEASE_STEPS: Final = 1
 class Prospect:
     """What the next step could be: who would be delayed by a chunk, and which prefills wait for one.
 
-    `in_flight` are the loads of steps started and not finished, the oldest started at `busy_since`; with asynchronous
-    scheduling there is one. `context_tokens` is how far the prefill in turn has come.
+    `decoders` are the tokens that each decoder gets by the end of the next step, from the steps in flight and from
+    that one. `in_flight` are the loads of steps started and not finished, the oldest started at `busy_since`; with
+    asynchronous scheduling there is one. `context_tokens` is how far the prefill in turn has come.
     """
 
     now: float
-    decoders: Sequence[str]
+    decoders: Mapping[str, int]
     backlog: Sequence[Backlog]
     chunk_tokens: int
     context_tokens: int
@@ -60,6 +61,13 @@ class SloPolicy:
         assert pacing.slo is not None  # the settings' own validator requires it
         return cls(pacing.slo, max(RELEASE_STEPS, pacing.interval), model)
 
+    def follow(self, pacing: PacingSettings) -> None:
+        """Go on under changed settings of mode SLO; what was kept and broken so far stays counted."""
+        assert pacing.slo is not None
+        if pacing.slo.time_per_output_token_milliseconds != self.settings.time_per_output_token_milliseconds:
+            self.promise.restart(pacing.slo.time_per_output_token_milliseconds / 1000)
+        self.settings, self.fallback_steps = pacing.slo, max(RELEASE_STEPS, pacing.interval)
+
     def gap_steps(self, prospect: Prospect) -> int:
         """Return how many steps mixed steps must lie apart now: 1 releases a chunk, the largest interval holds it."""
         if not self.model.ready:
@@ -71,9 +79,9 @@ class SloPolicy:
         decode = self.model.predict(decode_load(decoders))
         self.credit_cap = CREDIT_RELEASES * max(mixed - decode, self.promise.seconds)
         done_at = self._free_at(prospect) + mixed
-        tokens_due = len(prospect.in_flight) + 1
-        self.slack_seconds = self.promise.smallest_slack(prospect.decoders, done_at, tokens_due)
-        self.escaping = self.slack_seconds < 0 and self._escapes(prospect, mixed)
+        self.slack_seconds = self.promise.smallest_slack(prospect.decoders, done_at)
+        costs = StepCosts(decode, *self.model.prefill_costs())
+        self.escaping = self.slack_seconds < 0 and self._escapes(prospect, costs)
         return RELEASE_STEPS if self.slack_seconds >= 0 or self.escaping else MAX_INTERVAL_STEPS
 
     def _free_at(self, prospect: Prospect) -> float:
@@ -82,11 +90,11 @@ class SloPolicy:
             return prospect.now
         return max(prospect.now, prospect.busy_since + sum(self.model.predict(load) for load in prospect.in_flight))
 
-    def _escapes(self, prospect: Prospect, chunk_seconds: float | None) -> bool:
+    def _escapes(self, prospect: Prospect, costs: StepCosts | None) -> bool:
         if self.settings.precedence is not SloPrecedence.PREFILL_DELAY:
             return False
         max_delay = self.settings.max_prefill_delay_seconds
-        return must_escape(prospect.backlog, prospect.chunk_tokens, chunk_seconds, max_delay)
+        return must_escape(prospect.backlog, prospect.chunk_tokens, costs, max_delay)
 
     def on_last_chunk(self, request_id: str, arrived: float) -> None:
         """Note that the last chunk of a prompt that arrived at `arrived` is on its way."""
@@ -100,6 +108,16 @@ class SloPolicy:
             self.promise.on_tokens(request_id, tokens, now, self.credit_cap)
         if finished:
             self.promise.on_finished(request_id)
+
+    def on_aborted(self, request_id: str, waited: float, *, answered: bool) -> None:
+        """Judge a request that ended from outside: by the tokens it got, or by its wait if that was too long already.
+
+        vLLM ends requests so whose client went away, and those that came to a stop string.
+        """
+        self.ending.pop(request_id, None)
+        self.promise.on_finished(request_id)
+        if not answered and waited > self.settings.max_prefill_delay_seconds:
+            self.prefills_broken += 1
 
     def forget_all_but(self, alive: Collection[str]) -> None:
         """Drop what is kept of requests that were aborted, once it is much."""

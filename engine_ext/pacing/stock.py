@@ -27,6 +27,10 @@ class NewerScheduler(Scheduler):
         """The waiting requests in the order in which the scheduler looks at them."""
         return self.waiting
 
+    def unblocked(self, request: Any) -> bool:
+        """Tell whether a waiting request can be scheduled, once what it waits for is checked anew."""
+        return bool(self._handle_blocked_waiting_request(request))
+
 
 class OlderScheduler(Scheduler):
     """vLLM 0.22.1: blocked requests wait in a queue of their own, and only running ones take slots."""
@@ -34,6 +38,7 @@ class OlderScheduler(Scheduler):
     _inflight_prefills: Any = UNKNOWN
     prefill_capacity_bound = False
     current_step = 0
+    num_prefill_lookahead = 0
     need_mamba_block_aligned_split: bool
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,6 +57,11 @@ class OlderScheduler(Scheduler):
         """The waiting requests in the order in which the scheduler looks at them; paused sessions take no part."""
         queue = [request for request in (*self.skipped_waiting, *self.waiting) if not _is_paused_session(request)]
         return sorted(queue) if self.policy is SchedulingPolicy.PRIORITY else queue
+
+    def unblocked(self, request: Any) -> bool:
+        """Tell whether a waiting request can be scheduled, once what it waits for is checked anew."""
+        blocked = self._is_blocked_waiting_status(request.status)
+        return not blocked or bool(self._try_promote_blocked_waiting_request(request))
 
     @property
     def kv_holding_waiting(self) -> Sized:

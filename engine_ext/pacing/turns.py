@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import RequestStatus
 
-from paceline.engine_ext.pacing import prefills
+from paceline.engine_ext.pacing import cached, prefills
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ def take_turn(scheduler: Any, partial: Sequence[Any], admittable: int) -> Turn |
 
     `partial` are the prefills in `running` that may be held; `admittable` is how many waiting ones there are slots for.
     """
-    waiting = _ready(prefills.next_waiting(scheduler.admission_queue), admittable, partial, _free_tokens(scheduler))
-    requests = [*partial, *waiting]
+    requests = [*partial, *admissible(scheduler, partial, admittable)]
     if len(requests) < 2:
         return None
     contenders = _contenders(scheduler, requests)
-    budget = max(0, scheduler.max_num_scheduled_tokens - _spoken_for(scheduler.running, partial))
-    cap = scheduler.scheduler_config.long_prefill_token_threshold or budget
+    limit = scheduler.scheduler_config.long_prefill_token_threshold or scheduler.max_num_scheduled_tokens
+    budget = max(0, scheduler.max_num_scheduled_tokens - _spoken_for(scheduler.running, partial, limit))
+    cap = min(limit, budget)
     if sum(min(contender.tokens, cap) for contender in contenders) <= budget:
         return None
     given = shares(contenders, budget, cap)
@@ -73,12 +73,11 @@ def next_in_turn(scheduler: Any, requests: Sequence[Any]) -> Any:
     return requests[order(_contenders(scheduler, requests))[0]]
 
 
-def end_turn(turn: Turn | None, scheduled: Iterable[Any], now: float) -> None:
-    """Let those that had their turn wait from now on: the one in turn, or all where nobody was held."""
-    for request in scheduled:
-        if turn is None or request.request_id == turn.in_turn:
-            request.paceline_waits_since = now
-            request.paceline_turns += 1
+def end_turn(had_turn: Iterable[Any], now: float) -> None:
+    """Let those that had their turn wait from now on."""
+    for request in had_turn:
+        request.paceline_waits_since = now
+        request.paceline_turns += 1
 
 
 def _contenders(scheduler: Any, requests: Iterable[Any]) -> list[Contender]:
@@ -87,43 +86,42 @@ def _contenders(scheduler: Any, requests: Iterable[Any]) -> list[Contender]:
         Contender(
             rank=request.priority if ranked else 0,
             since=request.paceline_waits_since,
-            tokens=_left(request),
+            tokens=cached.left(scheduler, request),
             turns=request.paceline_turns,
         )
         for request in requests
     ]
 
 
-def _ready(queue: Iterable[Any], admittable: int, partial: Sequence[Any], free_tokens: int) -> list[Any]:
-    """Return the waiting requests that contend: admissible ones, whose prompts fit the cache beside those begun."""
-    ready: list[Any] = []
-    free_tokens -= sum(_left(request) for request in partial)
-    for request in queue:
-        free_tokens -= _left(request)
-        if len(ready) == admittable or free_tokens < 0 or not _is_admissible(request):
+def admissible(scheduler: Any, partial: Sequence[Any], admittable: int) -> list[Any]:
+    """Return the waiting requests that a step could admit: at most `admittable`, that fit the cache beside those begun.
+
+    Those whose grammar has been compiled meanwhile are among them: vLLM itself notices only when it looks at them.
+    """
+    found: list[Any] = []
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    free -= sum(cached.blocks_left(scheduler, request) for request in partial)
+    for request in prefills.next_waiting(scheduler.admission_queue) if admittable else ():
+        if not scheduler.unblocked(request) or not _is_ready(request):
+            continue
+        free -= cached.blocks_left(scheduler, request)
+        if free < 0:
             break
-        ready.append(request)
-    return ready
+        found.append(request)
+        if len(found) == admittable:
+            break
+    return found
 
 
-def _is_admissible(request: Any) -> bool:
+def _is_ready(request: Any) -> bool:
     return request.status is RequestStatus.WAITING or prefills.is_ready_after_preemption(request)
 
 
-def _free_tokens(scheduler: Any) -> int:
-    blocks: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return blocks * scheduler.block_size // max(1, len(scheduler.kv_cache_config.kv_cache_groups))
-
-
-def _spoken_for(running: Iterable[Any], partial: Sequence[Any]) -> int:
-    """Return the tokens of the step that go to decoders, and to prefills that are never held."""
+def _spoken_for(running: Iterable[Any], partial: Sequence[Any], limit: int) -> int:
+    """Return the tokens of the step that go to decoders, and to prefills never held; at most `limit` to each."""
     contending = {request.request_id for request in partial}
     return sum(
-        max(0, request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
+        min(limit, max(0, request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens))
         for request in running
         if request.request_id not in contending
     )
-
-
-def _left(request: Any) -> int:
-    return max(0, request.num_tokens - request.num_computed_tokens)

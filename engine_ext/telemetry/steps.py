@@ -150,6 +150,10 @@ class StepLog:
         """Return the loads of the steps that were scheduled and have not finished, oldest first."""
         return [(note or decode_note(output)).load for output, _, _, note in self.in_flight]
 
+    def in_flight_steps(self, request_id: str) -> int:
+        """Return how many of the steps in flight compute tokens of a request."""
+        return sum(request_id in output.num_scheduled_tokens for output, *_ in self.in_flight)
+
     def busy_since(self, now: float) -> float:
         """Return when the oldest step in flight began; `now` where there is none."""
         return max(self.in_flight[0][1], self.finished_at) if self.in_flight else now

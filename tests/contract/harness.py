@@ -64,7 +64,8 @@ class Step:
 class Driver:
     """An engine's loop around a scheduler: schedules, makes up the model's output, hands it back in order.
 
-    `seconds` is a virtual clock: each step takes `step_seconds` of its tokens.
+    `seconds` is a virtual clock: a step takes 0.1 s, 10 ms a token, and `pair_seconds` for each pair of query and key
+    of its prefills.
     """
 
     options: Options = field(default_factory=Options)
@@ -72,6 +73,7 @@ class Driver:
     stock: bool = False
     wrong_drafts_from: int = 1
     drafts_every: int = 1
+    pair_seconds: float = 0.0
     seconds: float = 0.0
     ended_at: float = 0.0
     steps: list[Step] = field(default_factory=list)
@@ -85,7 +87,7 @@ class Driver:
         self.hasher = get_request_block_hasher(BLOCK, sha256) if self.options.prefix_caching else None
         stock = AsyncScheduler if self.options.asynchronous else Scheduler
         self.scheduler = build_scheduler(stock if self.stock else PacedScheduler, self.options)
-        self.in_flight: deque[tuple[Any, ModelRunnerOutput, float]] = deque()
+        self.in_flight: deque[tuple[Any, ModelRunnerOutput, float, float]] = deque()
         if not self.stock:
             self.scheduler.clock = lambda: self.seconds
             self.set_pacing(self.pacing)
@@ -170,14 +172,15 @@ class Driver:
         spare = sum(tokens.values()) < self.options.budget
         held = chunked - tokens.keys() - set(preempted) if spare and decoders else set()
         self.steps.append(Step(tokens, prefills, decoders, preempted, exempt, held, victims, could_work))
-        self.in_flight.append((output, self._model_output(output, new), self.seconds))
+        seconds = self._step_seconds(output, prefills)
+        self.in_flight.append((output, self._model_output(output, new), self.seconds, seconds))
         if len(self.in_flight) >= self.options.steps_in_flight:
             self._process()
 
     def _decodes(self, request: Request) -> bool:
         name, seen = request.request_id, len(self.outputs[request.request_id])
         coming = sum(bool(runner.sampled_token_ids[runner.req_id_to_index[name]])
-                     for _, runner, _ in self.in_flight if name in runner.req_id_to_index)  # fmt: skip
+                     for _, runner, _, _ in self.in_flight if name in runner.req_id_to_index)  # fmt: skip
         caught_up = request.num_computed_tokens >= len(request.all_token_ids) + coming - 1
         return seen > 0 and caught_up and seen + coming < request.max_tokens
 
@@ -216,14 +219,14 @@ class Driver:
             accepted += 1
         return [token_at(first + index) for index in range(accepted + 1)]
 
-    @staticmethod
-    def step_seconds(output: Any) -> float:
-        return 0.1 + 0.01 * output.total_num_scheduled_tokens
+    def _step_seconds(self, output: Any, prefills: dict[str, int]) -> float:
+        pairs = sum(count * (self.requests[name].num_computed_tokens - count / 2) for name, count in prefills.items())
+        return 0.1 + 0.01 * output.total_num_scheduled_tokens + self.pair_seconds * pairs
 
     def _process(self) -> None:
-        output, runner, scheduled_at = self.in_flight.popleft()
+        output, runner, scheduled_at, seconds = self.in_flight.popleft()
         # A step begins when it is scheduled, or when the step before it ends.
-        self.ended_at = max(scheduled_at, self.ended_at) + self.step_seconds(output)
+        self.ended_at = max(scheduled_at, self.ended_at) + seconds
         self.seconds = self.ended_at
         for answers in self.scheduler.update_from_output(output, runner).values():
             for answer in answers.outputs:

@@ -2,7 +2,6 @@
 
 import inspect
 from argparse import Namespace
-from types import SimpleNamespace
 
 import pytest
 from engines import EVERYTHING, SUPPORT
@@ -62,8 +61,10 @@ def test_admin_port_is_opened_by_registration_only_where_no_endpoint_plugin_open
 
 def test_engine_that_holds_prefills_itself_is_not_paced() -> None:
     # vLLM 0.33 keeps such a cadence on any engine, older ones on data-parallel engines only.
-    assert own_cadence(Driver().scheduler) == []
-    reasons = own_cadence(SimpleNamespace(local_prefill_interval=4))
+    scheduler = Driver().scheduler
+    assert own_cadence(scheduler) == []
+    scheduler.local_prefill_interval = 4
+    reasons = own_cadence(scheduler)
     assert len(reasons) == 1
     assert "prefill_schedule_interval at 1" in reasons[0]
 

@@ -107,6 +107,70 @@ def test_turn_that_nobody_can_use_starves_nobody() -> None:
     assert driver.chunk_steps("other") == [7, 12, 17, 22, 27]
 
 
+def test_stuck_prefill_keeps_the_turns_of_the_others_fair() -> None:
+    driver = with_resident(Options())
+    for name in ("stuck", "first", "second"):
+        driver.add(name, 2_000, 1)
+    driver.step(12)
+    assert [driver.chunk_steps(name) for name in ("stuck", "first", "second")] == [[3], [7], [11]]
+    driver.scheduler.need_mamba_block_aligned_split = True
+    driver.scheduler._mamba_block_aligned_split = lambda request, tokens: tokens * (request.request_id != "stuck")
+    driver.step(60)
+    chunks = [len(driver.chunk_steps(name)) for name in ("first", "second")]
+    assert min(chunks) >= 6
+    assert (
+        max(chunks) - min(chunks) <= sum(chunks) // 2
+    )  # the step after a lost turn is the first one's, in vLLM's order
+    assert driver.chunk_steps("stuck") == [3]
+
+
+@BOTH
+def test_prompt_whose_grammar_is_compiled_takes_turns_and_so_does_the_one_behind_it(asynchronous: bool) -> None:
+    driver = with_resident(Options(asynchronous=asynchronous))
+    driver.add("long", 2_000, 1)
+    driver.step()
+    driver.add("structured", 200, grammar=True)
+    driver.add("plain", 100, 1)
+    driver.step(8)
+    start = 3 + asynchronous
+    # The grammar is not compiled yet: the plain one passes it.
+    assert driver.chunk_steps("structured") == []
+    assert driver.chunk_steps("plain") == [start + 8]
+    driver.compile_grammar("structured")
+    driver.step(8)
+    # The long one has waited since step +4, the structured one since it came, before that.
+    assert driver.chunk_steps("structured") == [start + 12]
+    assert driver.chunk_steps("long") == [start, start + 4, start + 16]
+
+
+@BOTH
+def test_prompt_that_is_mostly_cached_leaves_its_turn_to_the_others(asynchronous: bool) -> None:
+    driver = with_resident(Options(prefix_caching=True, asynchronous=asynchronous))
+    driver.add("before", 320, 1, salt=77)
+    while "before" not in driver.finished:
+        driver.step()
+    driver.add("long", 2_000, 1)
+    while not driver.chunks("long"):
+        driver.step()
+    driver.add("again", 320, 1, salt=77)
+    while not driver.chunks("again"):
+        driver.step()
+    # 304 of its 320 tokens are cached: 16 to compute, and 47 of the step's 63 for the long one.
+    assert driver.steps[-1].prefills == {"long": 47, "again": 16}
+
+
+def test_preempted_prefill_under_a_limit_leaves_the_step_to_the_others() -> None:
+    driver = with_resident(Options(long_prefill_tokens=16))
+    for name in ("preempted", "first", "second", "third", "fourth"):
+        driver.add(name, 2_000, 1)
+    driver.step(20)
+    driver.requests["preempted"].num_preemptions = 1  # from here on it is never held
+    driver.step(20)
+    assert driver.chunks("preempted")[-20:] == [16] * 20
+    for name in ("first", "second", "third", "fourth"):
+        assert len([step for step in driver.chunk_steps(name) if step > 22]) >= 2
+
+
 def test_near_a_deadline_the_oldest_goes_first() -> None:
     driver = with_residents(promise(1, delay=150), 8)
     for name in ("older", "younger"):

@@ -103,6 +103,52 @@ def test_change_from_fixed_to_promise_keeps_residents(asynchronous: bool) -> Non
     driver.assert_whole("lesson")
 
 
+def test_prompt_without_a_slot_hurries_nobody() -> None:
+    driver = Driver(Options(budget=128, max_seqs=3, policy="priority"), promise(400, delay=60))
+    for index in range(3):
+        driver.add(f"resident{index}", 10, 100_000)
+    driver.step(4)
+    driver.add("low", 2_000, 5, priority=9)
+    driver.step(600)
+    assert driver.seconds > 60
+    assert driver.chunks("low") == []
+    driver.abort("resident0")
+    driver.add("high", 2_000, 5, priority=1)
+    while not driver.outputs["high"]:
+        driver.step()
+        assert not driver.scheduler.slo.escaping
+
+
+def test_deadline_is_kept_though_each_chunk_costs_more_than_the_one_before() -> None:
+    driver = Driver(Options(budget=128), promise(1, delay=600), pair_seconds=1e-5)
+    for index in range(8):
+        driver.add(f"resident{index}", 10, 100_000)
+    driver.add("lesson", 800, 1)
+    while "lesson" not in driver.finished:
+        driver.step()
+    driver.step(20)
+    driver.add("newcomer", 5_000, 5)
+    # 42 chunks of 1.38 s and 12.5 million pairs, 125 s: three times what its first chunks let expect.
+    taken = prefill_seconds(driver, "newcomer")
+    assert 183 * 0.95 < taken <= 600
+    assert driver.scheduler.slo.report()["prefillsBroken"] == 0
+
+
+def test_prompt_given_up_after_its_deadline_is_counted_as_broken() -> None:
+    driver = with_residents(promise(1, delay=30, precedence=SloPrecedence.OUTPUT_TOKEN_TIME), 2)
+    before = driver.scheduler.slo.report()["prefillsBroken"]
+    for name in ("patient", "hasty"):
+        driver.add(name, 2_000, 5)
+    driver.step(20)
+    driver.abort("hasty")
+    assert driver.scheduler.slo.report()["prefillsBroken"] == before
+    start = driver.seconds
+    while driver.seconds - start <= 30:
+        driver.step()
+    driver.abort("patient")
+    assert driver.scheduler.slo.report()["prefillsBroken"] == before + 1
+
+
 def test_prefill_is_judged_when_its_last_chunk_is_computed() -> None:
     driver = Driver(Options(budget=128), promise(500, delay=10))
     driver.add("alone", 1_000, 5)

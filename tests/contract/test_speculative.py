@@ -1,7 +1,10 @@
 """Draft tokens: no prefill chunk of the size of a verify batch, and no placeholder ever reaches the model."""
 
+from itertools import accumulate
+
 import pytest
 from harness import Driver, Options, fixed
+from vllm.v1.core.sched.scheduler import Scheduler
 
 from paceline.engine_ext.settings import PacingSettings
 
@@ -28,6 +31,22 @@ def test_last_chunk_never_looks_like_a_verify_batch(remainder: int) -> None:
     driver.run_until_done(200)
     assert VERIFY not in driver.chunks("lone")
     assert sum(driver.chunks("lone")) == 2 * 64 + remainder
+
+
+@pytest.mark.parametrize("remainder", range(8))
+def test_a_draft_model_that_looks_ahead_finds_what_it_wants_beside_every_chunk(remainder: int) -> None:
+    driver = Driver(Options(drafts=DRAFTS), PacingSettings())
+    driver.scheduler.num_prefill_lookahead = DRAFTS
+    prompt = 2 * 64 + remainder
+    driver.add("lone", prompt, 8)
+    driver.run_until_done(200)
+    chunks = driver.chunks("lone")
+    assert VERIFY not in chunks
+    assert sum(chunks) == prompt
+    # vLLM 0.22.1 knows no such draft model.
+    wanted = DRAFTS if hasattr(Scheduler, "_reserve_prefill_lookahead") else 0
+    left = [prompt - done for done in accumulate(chunks)]
+    assert not [tokens for tokens in left if 0 < tokens < wanted]
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 3])

@@ -12,8 +12,8 @@ from paceline.engine_ext.pacing.promise import Promise
 def test_first_token_starts_the_account() -> None:
     promise = Promise(0.1)
     promise.on_tokens("a", 1, now=5.0, cap=1.0)
-    assert promise.smallest_slack(["a"], done_at=5.1, tokens_due=1) == pytest.approx(0.0)
-    assert promise.smallest_slack(["a"], done_at=5.4, tokens_due=1) == pytest.approx(-0.3)
+    assert promise.smallest_slack({"a": 1}, done_at=5.1) == pytest.approx(0.0)
+    assert promise.smallest_slack({"a": 1}, done_at=5.4) == pytest.approx(-0.3)
 
 
 def test_early_tokens_save_credit_up_to_the_cap() -> None:
@@ -21,22 +21,29 @@ def test_early_tokens_save_credit_up_to_the_cap() -> None:
     for index in range(11):
         promise.on_tokens("a", 1, now=index * 0.04, cap=0.25)
     # Ten gaps of 0.04 s save 0.6 s, of which 0.25 s are kept.
-    assert promise.smallest_slack(["a"], done_at=0.4 + 0.35, tokens_due=1) == pytest.approx(0.0)
+    assert promise.smallest_slack({"a": 1}, done_at=0.4 + 0.35) == pytest.approx(0.0)
 
 
 def test_several_tokens_of_one_step_count_each() -> None:
     promise = Promise(0.1)
     promise.on_tokens("a", 1, now=0.0, cap=1.0)
     promise.on_tokens("a", 4, now=0.2, cap=1.0)
-    assert promise.smallest_slack(["a"], done_at=0.5, tokens_due=1) == pytest.approx(0.0)
+    assert promise.smallest_slack({"a": 1}, done_at=0.5) == pytest.approx(0.0)
 
 
 def test_worst_resident_decides_and_unknown_ones_do_not() -> None:
     promise = Promise(0.1)
     promise.on_tokens("late", 1, now=0.0, cap=1.0)
     promise.on_tokens("fresh", 1, now=0.3, cap=1.0)
-    assert promise.smallest_slack(["fresh", "late", "unknown"], 0.35, 1) == pytest.approx(-0.25)
-    assert promise.smallest_slack(["unknown"], 0.35, 1) == math.inf
+    assert promise.smallest_slack({"fresh": 1, "late": 1, "unknown": 1}, 0.35) == pytest.approx(-0.25)
+    assert promise.smallest_slack({"unknown": 1}, 0.35) == math.inf
+
+
+def test_each_resident_is_due_the_tokens_of_the_steps_that_compute_it() -> None:
+    promise = Promise(0.1)
+    promise.on_tokens("twice", 1, now=0.0, cap=1.0)
+    promise.on_tokens("once", 1, now=0.05, cap=1.0)
+    assert promise.smallest_slack({"twice": 2, "once": 1}, 0.2) == pytest.approx(-0.05)
 
 
 @pytest.mark.parametrize(("gap", "kept", "broken"), [(0.1, 1, 0), (0.11, 0, 1)])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine_ext.pacing.reasons import unpaceable
+from paceline.engine_ext.pacing.reasons import own_cadence, unpaceable
 
 
 def engine(runner: str = "generate", **changes: Any) -> SimpleNamespace:
@@ -51,3 +51,20 @@ def test_an_older_engine_without_the_newer_fields_is_judged_by_those_it_has() ->
         model_config=SimpleNamespace(runner_type="generate", is_encoder_decoder=False), kv_transfer_config=None
     )
     assert unpaceable(older) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "interval", "local", "told"),
+    [(1, 1, None, None), (1, 8, None, None), (2, 1, None, None), (2, 8, None, 8), (1, 8, 8, 8), (2, 8, 1, 8)],
+)
+def test_an_engine_that_holds_prefills_itself_is_not_paced(
+    ranks: int, interval: int, local: int | None, told: int | None
+) -> None:
+    scheduler = SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_size=ranks),
+        scheduler_config=SimpleNamespace(prefill_schedule_interval=interval),
+    )
+    if local is not None:
+        scheduler.local_prefill_interval = local
+    expected = f"vLLM itself holds prefills for {told} steps: leave prefill_schedule_interval at 1 to have them paced"
+    assert own_cadence(scheduler) == ([expected] if told else [])

@@ -27,7 +27,7 @@ def policy(
 def prospect(
     now: float, *, backlog: Sequence[Backlog] = (Backlog(0.0, 3_000),), in_flight: Sequence[StepLoad] = ()
 ) -> Prospect:
-    return Prospect(now, ["resident"], backlog, 1_000, 0, in_flight, busy_since=now)
+    return Prospect(now, {"resident": len(in_flight) + 1}, backlog, 1_000, 0, in_flight, busy_since=now)
 
 
 def test_chunk_is_released_once_enough_credit_is_saved() -> None:
@@ -102,6 +102,44 @@ def test_what_is_kept_of_aborted_requests_is_bounded() -> None:
         slo.on_last_chunk(f"aborted{number}", arrived=0.0)
         slo.forget_all_but({"resident"})
     assert len(slo.ending) <= 64
+
+
+def test_new_settings_go_on_from_what_was_kept() -> None:
+    slo = policy(300)
+    slo.promise.on_tokens("resident", 1, 0.0, slo.credit_cap)
+    slo.on_prefill_done(70.0)
+    patient = SloSettings(time_per_output_token_milliseconds=300, max_prefill_delay_seconds=80)
+    slo.follow(PacingSettings(mode=PacingMode.SLO, interval=9, slo=patient))
+    slo.on_prefill_done(70.0)
+    assert (slo.prefills_kept, slo.prefills_broken, slo.fallback_steps) == (1, 1, 9)
+    assert "resident" in slo.promise.residents
+
+
+def test_another_pace_starts_the_residents_accounts_anew() -> None:
+    slo = policy(300)
+    slo.promise.on_tokens("resident", 1, 0.0, slo.credit_cap)
+    slo.follow(PacingSettings(mode=PacingMode.SLO, slo=SloSettings(time_per_output_token_milliseconds=50)))
+    assert slo.promise.seconds == 0.05
+    assert not slo.promise.residents
+
+
+@pytest.mark.parametrize(("waited", "answered", "broken"), [(60.1, False, 1), (59.9, False, 0), (60.1, True, 0)])
+def test_an_aborted_prompt_has_its_promise_broken_once_it_waited_too_long(
+    waited: float, answered: bool, broken: int
+) -> None:
+    slo = policy(300)
+    slo.on_aborted("gone", waited, answered=answered)
+    assert (slo.prefills_kept, slo.prefills_broken) == (0, broken)
+
+
+def test_an_aborted_resident_is_judged_by_the_tokens_it_got() -> None:
+    slo = policy(300)
+    for name, gap in (("slow", 0.4), ("fast", 0.2)):
+        for index in range(3):
+            slo.on_output(name, 1, index * gap, finished=False)
+        slo.on_aborted(name, 5.0, answered=True)
+    assert (slo.promise.kept, slo.promise.broken) == (1, 1)
+    assert not slo.promise.residents
 
 
 def test_prefills_are_judged_by_their_delay() -> None:
