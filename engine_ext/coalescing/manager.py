@@ -1,6 +1,6 @@
 """The cache manager of recurrent state that gives a planned span a block for each state it exports."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -30,6 +30,25 @@ class CoalescingMambaManager(MambaManager):
         kept, self._plan, self._kept = self._kept, None, {}
         return kept
 
+    def let_go(self, request_id: str, positions: Iterable[int]) -> None:
+        """Give the blocks of a request's states back to the pool, where they stay cached.
+
+        A step that is scheduled later runs later, so whoever takes such a block writes it after the state was written.
+        """
+        blocks = self.req_to_blocks[request_id]
+        columns = [position // self.block_size - 1 for position in positions]
+        self.block_pool.free_blocks([blocks[column] for column in columns])
+        for column in columns:
+            blocks[column] = self._null_block
+
+    def passes_on(self, plan: SpanPlan) -> bool:
+        """Tell whether the state that the pass starts from leaves its block to the first state that it exports.
+
+        It does where no prompt can hit it: the worker copies it to the final column before the pass.
+        """
+        source, blocks = plan.columns(self.block_size).source, self.req_to_blocks.get(plan.request_id, ())
+        return bool(plan.targets) and 0 <= source < len(blocks) and self.block_pool.is_block_writable(blocks[source])
+
     def _planned(self, request_id: str, end: int) -> SpanPlan | None:
         """Return the plan of a request's span that really ends where the plan does."""
         plan = self._plan
@@ -58,10 +77,10 @@ class CoalescingMambaManager(MambaManager):
             prefill_end,
         )
         plan = None if apply_admission_cap else self._planned(request_id, num_tokens_main_model)
-        return count if plan is None else count + len(plan.targets)
+        return count if plan is None else count + len(plan.targets) - self.passes_on(plan)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int, num_tokens_main_model: int) -> list[Any]:
-        """Append a request's new columns; a plan's targets get fresh blocks where stock leaves empty columns."""
+        """Append a request's new columns; a plan's targets get blocks where stock leaves empty columns."""
         plan = self._planned(request_id, num_tokens_main_model)
         blocks = self.req_to_blocks[request_id]
         known = len(blocks)
@@ -71,10 +90,14 @@ class CoalescingMambaManager(MambaManager):
         columns = plan.columns(self.block_size)
         if len(blocks) != columns.final + 1 or any(c < known or not blocks[c].is_null for c in columns.targets):
             raise RuntimeError(f"the block table of {request_id} does not fit its plan {plan}: {known} columns known")
-        fresh = self.block_pool.get_new_blocks(len(columns.targets))
-        for column, block in zip(columns.targets, fresh, strict=True):
+        states = []
+        if self.passes_on(plan):
+            states.append(blocks[columns.source])
+            blocks[columns.source] = self._null_block
+        states += self.block_pool.get_new_blocks(len(columns.targets) - len(states))
+        for column, block in zip(columns.targets, states, strict=True):
             blocks[column] = block
-        self._kept = dict(zip(plan.targets, fresh, strict=True))
+        self._kept = dict(zip(plan.targets, states, strict=True))
         if plan.keeps_end:
             self._kept[plan.end] = blocks[columns.final]
         return blocks[known:]

@@ -128,35 +128,27 @@ class CoalescingMixin(Scheduler):
         pool = self._spare_pool
         assert pool is not None
         groups = len(self._states)
-        blocks = groups * (2 + plan.needed) + self.kv_cache_manager.watermark_blocks
+        passes_on = all(states.passes_on(plan) for states in self._states)
+        blocks = groups * (plan.needed if passes_on else 2 + plan.needed) + self.kv_cache_manager.watermark_blocks
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             if not isinstance(manager, CoalescingMambaManager):
                 held = len(manager.req_to_blocks.get(plan.request_id, ()))
                 blocks += max(0, cdiv(plan.end, manager.block_size) - held)
         if blocks > pool.get_num_free_blocks():
             return Refusal.NO_FREE_BLOCKS
-        # Until the pass has run nobody can take a spare state's block, and the others may need their next ones.
+        # Nobody can take a spare state's block in this step, and the others may need their next ones.
         blocks += (1 + groups) * sum(other.request_id != plan.request_id for other in self.running)
         clean = pool.clean_blocks(blocks + groups * len(plan.spare)) - blocks
-        if clean < 0 and self._holds_more_than_a_split(pool, plan):
+        if clean < 0 and self._starts_from_spare(pool, plan):
             return Refusal.NO_FREE_BLOCKS
         fitting = plan.with_spare(max(0, min(len(plan.spare), clean // groups)))
         return fitting if fitting.targets else Refusal.NO_FREE_BLOCKS
 
-    def _holds_more_than_a_split(self, pool: SparePool, plan: SpanPlan) -> bool:
-        """Tell whether the state that the span starts from is one that stock vLLM would free halfway through.
-
-        Stock reuses its block for the last pass; a span that runs in one pass holds it to the end. A state that stock
-        keeps in the cache, or a span from a prompt's begin, costs both the same.
-        """
+    def _starts_from_spare(self, pool: SparePool, plan: SpanPlan) -> bool:
+        """Tell whether the span starts from a state that stock vLLM would not have kept, and not hold now."""
         source = plan.columns(self.coalescing_grids.fine_tokens).source
-        for states in self._states:
-            blocks = states.req_to_blocks.get(plan.request_id, ())
-            if 0 <= source < len(blocks) and (
-                blocks[source].block_hash is None or blocks[source].block_id in pool.spares
-            ):
-                return True
-        return False
+        tables = [states.req_to_blocks.get(plan.request_id, ()) for states in self._states]
+        return any(0 <= source < len(blocks) and blocks[source].block_id in pool.spares for blocks in tables)
 
     def _keep_hit(self, pool: SparePool, request: Any, hit_tokens: int) -> None:
         """Make a spare state an ordinary one when stock vLLM would have had to make it for this request.
@@ -192,6 +184,8 @@ class CoalescingMixin(Scheduler):
             return
         spare = (*plan.spare, plan.end) if plan.keeps_end else plan.spare
         pool.lend(blocks[position] for position in spare for blocks in exports)
+        for states in self._states:
+            states.let_go(plan.request_id, plan.spare)
         self.coalescing_counters.planned(plan)
         if plan.targets:
             setattr(output, PLAN_ATTRIBUTE, plan)

@@ -22,6 +22,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from paceline.engine_ext import offline
 from paceline.engine_ext.coalescing import patches
+from paceline.engine_ext.coalescing.scheduler import PLAN_ATTRIBUTE
 from paceline.engine_ext.offline import Shape, model_from
 from paceline.engine_ext.scheduler import PacedScheduler
 from paceline.engine_ext.settings import CoalescingSettings, FinalChunk
@@ -118,7 +119,7 @@ class Span:
 
 
 class Engine:
-    """A scheduler, its bookkeeping worker, and a log of every span. With an asynchronous engine, a step ahead."""
+    """A scheduler, its bookkeeping worker, and every step's spans and plan; a step ahead where asynchronous."""
 
     def __init__(
         self,
@@ -138,6 +139,7 @@ class Engine:
             self.set(coalescing=coalescing)
         self.worker = BookkeepingWorker(self.options.block)
         self.spans: list[list[Span]] = []
+        self.plans: list[Any] = []
         self.hits: dict[str, int] = {}
         self.in_flight: deque[Any] = deque()
 
@@ -175,17 +177,20 @@ class Engine:
         tokens = {name: (*requests[name].all_token_ids, *[OUTPUT_TOKEN] * 4) for name in counts}
         if not self.options.drafts:  # vLLM's worker has states for every draft, which these books have not
             self.worker.execute(output, tokens)
-        self.in_flight.append(output)
+        # A chunk that ends before the last known token, of a prompt or of a preempted request, samples nothing.
+        sampling = {name for name in counts if requests[name].num_computed_tokens >= requests[name].num_tokens}
+        self.in_flight.append((output, sampling))
         while self.in_flight and (not counts or len(self.in_flight) > self.options.asynchronous):
             self.receive()
         self.spans.append(spans)
+        self.plans.append(getattr(output, PLAN_ATTRIBUTE, None))
         return spans
 
     def receive(self) -> None:
         """Process the oldest output in flight: one token for each request whose tokens were all computed."""
-        output = self.in_flight.popleft()
+        output, sampling = self.in_flight.popleft()
         names = list(output.num_scheduled_tokens)
-        sampled = [self._sampled(output, name) if self._samples(output, name) else [] for name in names]
+        sampled = [self._sampled(output, name) if name in sampling else [] for name in names]
         self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -207,14 +212,6 @@ class Engine:
         drafts = output.scheduled_spec_decode_tokens.get(name, ())
         accepted = takewhile(lambda token: token == OUTPUT_TOKEN, drafts)
         return [*accepted, OUTPUT_TOKEN]
-
-    def _samples(self, output: Any, name: str) -> bool:
-        start = next((new.num_computed_tokens for new in output.scheduled_new_reqs if new.req_id == name), None)
-        if start is None:
-            cached = output.scheduled_cached_reqs
-            start = cached.num_computed_tokens[cached.req_ids.index(name)]
-        request = self.scheduler.requests.get(name)
-        return request is not None and start + output.num_scheduled_tokens[name] >= request.num_prompt_tokens
 
     def run(self, limit: int = 2000) -> None:
         """Step until every request has finished."""

@@ -6,7 +6,6 @@ import pytest
 from hybrid import OFF, ON, Engine, Options, prompt
 
 from paceline.engine_ext import compat
-from paceline.engine_ext.coalescing.scheduler import PLAN_ATTRIBUTE
 from paceline.engine_ext.settings import CoalescingSettings, FinalChunk, PacingMode, PacingSettings
 
 SOURCE = Options(block=512, budget=8192)
@@ -63,15 +62,11 @@ def test_a_retained_state_at_the_end_of_a_chunk_is_kept_as_well(shared, hit):
 def test_the_plan_travels_with_its_step_and_no_other():
     engine = Engine(ON, SOURCE)
     engine.add("a", prompt(16228))
-    plans = []
-    while engine.scheduler.requests:
-        output = engine.scheduler.schedule()
-        plans.append(getattr(output, PLAN_ATTRIBUTE, None))
-        engine.in_flight.append(output)
-        engine.receive()
-    assert plans[0] is None
-    assert plans[1].targets == (12288, 14336, 15360, 15872)
-    assert (plans[1].start, plans[1].end) == (8192, 16228)
+    engine.run()
+    first, second = engine.plans
+    assert first is None
+    assert second.targets == (12288, 14336, 15360, 15872)
+    assert (second.start, second.end) == (8192, 16228)
     assert engine.report["plannedSpans"] == 1
     assert engine.report["plannedTokens"] == 8036
     assert engine.report["exportedStates"] == 4

@@ -1,5 +1,6 @@
 """Spare states: kept in memory that stock vLLM leaves unused, and the first to go when an allocation needs it."""
 
+import pytest
 from hybrid import OFF, ON, STATE_GROUPS, Engine, Options, prompt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,6 +60,50 @@ def test_a_prompt_that_does_not_fit_with_its_plan_is_split_as_usual():
     assert engine.lengths("a") == [960, 40]
     assert engine.report["notPlanned"]["NoFreeBlocks"] >= 1
     assert engine.leaked_blocks == 0
+
+
+def filled(coalescing, blocks, documents):
+    """Return an engine whose cache is full of documents of 1000 tokens, and what of them stock would keep, too."""
+    engine = Engine(coalescing, Options(blocks=blocks))
+    for seed in range(documents):
+        engine.add(f"document {seed}", prompt(1000, seed=seed + 1))
+        engine.run()
+    return engine, prefixes(engine.pool)
+
+
+def prefixes(pool):
+    """Return the hashes of the cached blocks that are not spare."""
+    return {
+        block.block_hash for block in pool.blocks if block.block_hash is not None and block.block_id not in pool.spares
+    }
+
+
+def test_in_a_full_cache_a_prompt_of_several_chunks_runs_in_one_pass_a_span_for_no_prefix_more():
+    lost = {}
+    for coalescing, lengths in ((OFF, [1024, 512, 64]), (ON, [1024, 576])):
+        engine, before = filled(coalescing, blocks=90, documents=5)
+        engine.add("long", prompt(1600, seed=9))
+        engine.run()
+        assert engine.lengths("long") == lengths
+        lost[lengths[-1]] = len(before - prefixes(engine.pool))
+        assert engine.leaked_blocks == 0
+    assert lost[576] == lost[64] > 0
+
+
+@pytest.mark.parametrize("blocks", [90, 94, 98, 102, 120])
+@pytest.mark.parametrize("delay", range(4))
+def test_a_prompt_that_arrives_beside_a_coalesced_one_costs_no_prefix_more_than_beside_stock(blocks, delay):
+    lost = []
+    for coalescing in (OFF, ON):
+        engine, before = filled(coalescing, blocks, documents=4)
+        engine.add("long", prompt(1590, seed=9), max_tokens=20)
+        for _ in range(delay):
+            engine.step()
+        engine.add("other", prompt(700, seed=10), max_tokens=20)
+        engine.run()
+        lost.append(len(before - prefixes(engine.pool)))
+        assert engine.leaked_blocks == 0
+    assert lost[1] <= lost[0]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
