@@ -1,7 +1,7 @@
 """Build the CPU kernels into the wheel; everything else of the package stands in pyproject.toml.
 
-PACELINE_CPU_KERNELS says what happens: `Auto` (default) builds them where a C++ compiler is found and says clearly
-where none is, `Require` fails without one, `Skip` leaves them out, as environments without an engine do.
+PACELINE_CPU_KERNELS says what happens: `Auto` (default) builds them where a C++ compiler can and says clearly where
+none is found or it refuses them, `Require` fails then, `Skip` leaves them out, as environments without an engine do.
 """
 
 import importlib.util
@@ -33,8 +33,8 @@ def kernels_wanted(recipe) -> bool:
     if mode == "Skip":
         return False
     try:
-        recipe.find_compiler()
-    except recipe.NoCompilerError as error:
+        recipe.cached_library()
+    except (recipe.NoCompilerError, recipe.CompileError) as error:
         if mode == "Require":
             sys.exit(f"PACELINE_CPU_KERNELS=Require, but {error}")
         print(f"warning: paceline is built WITHOUT its CPU kernels, engines will serve without the page gate: {error}")

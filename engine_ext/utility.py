@@ -59,7 +59,7 @@ def _counters(scheduler: PacingMixin) -> dict[str, Any]:
     counters = scheduler.step_log.counters()
     if isinstance(scheduler, CoalescingMixin):
         counters["coalescing"] = scheduler.coalescing_counters.to_wire()
-    counters["pageGate"] = GATE.counters.as_dict()
+    counters["pageGate"] = GATE.counters.as_dict(scheduler.engine_rank)
     return counters
 
 

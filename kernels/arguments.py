@@ -87,6 +87,7 @@ def check_shapes(call: PagedPrefill, dtypes: tuple[torch.dtype, ...]) -> None:
     _check(
         key.shape[1] > 0 and query.shape[1] % key.shape[1] == 0, f"{query.shape[1]} heads don't share {key.shape[1]}"
     )
+    _check(call.scale > 0, f"scale {call.scale}: it must be above zero")
     _check_batch(call)
 
 

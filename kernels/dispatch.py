@@ -60,7 +60,9 @@ RULES: Final = (
     Rule("Device", lambda layer: layer.device not in DTYPES, "there is a kernel for CPU and for CUDA only"),
     Rule("HeadSize", lambda layer: layer.head_size != HEAD_SIZE, f"the kernel is for heads of {HEAD_SIZE} elements"),
     Rule(
-        "Page", lambda layer: layer.page_size % SLOT_TOKENS != 0, f"a page must be a multiple of {SLOT_TOKENS} tokens"
+        "Page",
+        lambda layer: layer.page_size <= 0 or layer.page_size % SLOT_TOKENS != 0,
+        f"a page must be a multiple of {SLOT_TOKENS} tokens",
     ),
     Rule(
         "Dtype",
@@ -68,9 +70,7 @@ RULES: Final = (
         "float32, bfloat16 (CPU), float16 (CUDA)",
     ),
     Rule("CacheDtype", lambda layer: layer.cache_dtype != layer.dtype, "a quantized cache would need its scales"),
-    Rule(
-        "CacheLayout", lambda layer: layer.cache_layout != "plain", "the engine packs this cache for its own AMX kernel"
-    ),
+    Rule("CacheLayout", lambda layer: layer.cache_layout != "plain", "the engine packs this cache for its own kernel"),
     Rule(
         "HeadGroups", lambda layer: layer.num_heads % layer.num_kv_heads != 0, "query heads must share kv heads evenly"
     ),

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ HOME_VARIABLE: Final = "PACELINE_NVRTC_HOME"
 CACHE_VARIABLE: Final = "PACELINE_CACHE"
 VERBOSE: Final = "--ptxas-options=-v"
 PACKAGES: Final = ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc")
+HEADERS: Final = ("mma.h", "crt/mma.h")
+ELF: Final = b"\x7fELF"
+
+logger = logging.getLogger(__name__)
 
 
 class NvrtcUnavailableError(RuntimeError):
@@ -32,6 +37,11 @@ class Toolchain:
 
     library: Path
     includes: tuple[Path, ...]
+
+    def identity(self) -> tuple[tuple[str, int], ...]:
+        """Return the names and sizes, in bytes, of the library and of the headers that the kernels include."""
+        headers = [folder / header for folder in self.includes for header in HEADERS if (folder / header).exists()]
+        return tuple((path.name, path.stat().st_size) for path in (self.library, *headers))
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ def find_toolchain() -> Toolchain:
     folders = _package_folders()
     libraries = sorted(folders.get("cuda_nvrtc", Path("absent")).glob("lib/libnvrtc.so.*"))
     includes = tuple(folder / "include" for folder in folders.values() if (folder / "include").is_dir())
-    missing = [header for header in ("mma.h", "crt/mma.h") if not any((i / header).exists() for i in includes)]
+    missing = [header for header in HEADERS if not any((i / header).exists() for i in includes)]
     if not libraries or missing:
         what = "libnvrtc" if not libraries else " and ".join(missing)
         message = (
@@ -142,19 +152,22 @@ class Nvrtc:
 def compile_kernel(architecture: str, tile_tokens: int, nvrtc: Nvrtc | None = None) -> bytes:
     """Return the cubin of `paged_prefill.cu`, from the disk cache or compiled now.
 
-    The cache's key covers the sources, the options, the architecture and the compiler's version.
+    The cache's key covers the sources, the options, the architecture, and the compiler and headers that are installed.
     """
     nvrtc = nvrtc or Nvrtc(find_toolchain())
     options = compile_options(architecture, tile_tokens)
-    digest = hashlib.sha256(repr((options, nvrtc.version)).encode())
+    digest = hashlib.sha256(repr((options, nvrtc.version, nvrtc.toolchain.identity())).encode())
     for path in sorted(CUDA_SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     cached = cache_folder() / f"paged_prefill-{architecture}-{tile_tokens}-{digest.hexdigest()[:16]}.cubin"
-    if cached.exists():
-        return cached.read_bytes()
+    if cached.exists() and (cubin := cached.read_bytes()).startswith(ELF):
+        return cubin
     cubin, _ = nvrtc.compile((CUDA_SOURCES / "paged_prefill.cu").read_text(), "paged_prefill.cu", options)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    part = cached.with_suffix(f".{os.getpid()}.part")
-    part.write_bytes(cubin)
-    part.replace(cached)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        part = cached.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(cubin)
+        part.replace(cached)
+    except OSError as error:
+        logger.warning("paceline: the compiled kernel can't be kept, and is compiled anew each time: %s", error)
     return cubin

@@ -3,17 +3,15 @@
 from typing import Any
 
 import torch
+from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import AttentionType, MultipleOf
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl, CPUAttentionMetadata
 
-from paceline.engine_ext.page_gate.gate import GATE
-from paceline.kernels.arguments import HEAD_SIZE, SLOT_TOKENS, PagedPrefill, check_pages, check_shapes
+from paceline.engine_ext.page_gate.gate import GATE, layout_of
+from paceline.kernels.arguments import HEAD_SIZE, SLOT_TOKENS, PagedPrefill, check_lengths, check_pages, check_shapes
 from paceline.kernels.dispatch import Layer, refusals
 from paceline.kernels.loader import DTYPES, cpu_kernels
 from paceline.kernels.ops import debugging
-
-PLAIN_LAYOUTS = ("vec", "vec16")
-"""Names of the engine's kernels whose cache is plain; both store the same bytes."""
 
 
 class PageGateBackend(CPUAttentionBackend):
@@ -34,6 +32,10 @@ class PageGateImpl(CPUAttentionBackendImpl):
     """One layer's attention. The engine's own code fills the cache, ours reads it."""
 
     _refusals: tuple[str, ...] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        GATE.counters.rank = get_current_vllm_config().parallel_config.data_parallel_index
 
     def forward(
         self,
@@ -69,7 +71,6 @@ class PageGateImpl(CPUAttentionBackendImpl):
         return super().forward(*arguments)
 
     def _describe(self, layer: Any, query: torch.Tensor, kv_cache: torch.Tensor) -> Layer:
-        isa = str(layer.isa)
         return Layer(
             head_size=self.head_size,
             page_size=kv_cache.shape[2] if kv_cache.dim() == len("BHTE") else 0,
@@ -83,7 +84,7 @@ class PageGateImpl(CPUAttentionBackendImpl):
             soft_cap=self.logits_soft_cap > 0,
             alibi=self.alibi_slopes is not None,
             sinks=self.sinks is not None,
-            cache_layout="plain" if isa in PLAIN_LAYOUTS else isa,
+            cache_layout=layout_of(str(layer.isa)),
         )
 
 
@@ -124,5 +125,6 @@ def attend(
     call = prefill_call(query, kv_cache, metadata, out, scale)
     check_shapes(call, tuple(DTYPES))
     if debugging():
+        check_lengths(call)
         check_pages(call)
     cpu_kernels().run(call)

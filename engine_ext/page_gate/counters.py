@@ -1,6 +1,6 @@
 """What the gate did, counted across processes: attention runs in worker processes, the admin port asks the engine core.
 
-Each process counts in a small file of its own, mapped into memory; whoever reads adds all of them up.
+Each process counts in a small file of its own, mapped into memory; an engine core adds up those of its own rank.
 """
 
 import atexit
@@ -30,14 +30,20 @@ def share_counters(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 class GateCounters:
-    """Attention calls and their query rows that the kernel served, and calls left to the engine by reason."""
+    """Attention calls and their query rows that the kernel served, and calls left to the engine by reason.
+
+    Every attention layer of every worker counts its own calls. `rank` is the engine's among data-parallel ones; it is
+    set before the first call is counted.
+    """
+
+    rank: int = 0
 
     @cached_property
     def _values(self) -> memoryview:
         folder = os.environ.get(FOLDER)
         if not folder:
             return memoryview(bytearray(BYTES)).cast("q")
-        with (Path(folder) / str(os.getpid())).open("w+b") as file:
+        with (Path(folder) / f"{self.rank}-{os.getpid()}").open("w+b") as file:
             file.truncate(BYTES)
             return memoryview(mmap.mmap(file.fileno(), BYTES)).cast("q")
 
@@ -51,15 +57,16 @@ class GateCounters:
         for reason in reasons:
             self._values[NAMES.index(reason)] += 1
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the sums over all processes of the engine, as plain data."""
-        sums = [sum(column) for column in zip(*self._everybody(), strict=True)]
+    def as_dict(self, rank: int = 0) -> dict[str, Any]:
+        """Return the sums over all processes of the engine of a rank, as plain data."""
+        sums = [sum(column) for column in zip(*self._of(rank), strict=True)]
         counts = dict(zip(NAMES, sums, strict=True))
         refused = {reason: counts[reason] for reason in REFUSALS if counts[reason]}
         return {"served": counts["served"], "servedRows": counts["servedRows"], "refused": refused}
 
-    def _everybody(self) -> list[list[int]]:
-        own = list(self._values)
+    def _of(self, rank: int) -> list[list[int]]:
         folder = os.environ.get(FOLDER)
-        others = [path for path in Path(folder).iterdir() if path.name != str(os.getpid())] if folder else []
-        return [own, *(list(memoryview(data).cast("q")) for path in others if len(data := path.read_bytes()) == BYTES)]
+        if not folder:
+            return [list(self._values)]
+        files = [path.read_bytes() for path in Path(folder).glob(f"{rank}-*")]
+        return [[0] * len(NAMES), *(list(memoryview(data).cast("q")) for data in files if len(data) == BYTES)]

@@ -14,6 +14,8 @@ from paceline.kernels.dispatch import GateMode, Layer, keeps_model_page, meaning
 from paceline.kernels.loader import KernelUnavailableError, cpu_kernels
 
 PAGE_GATE: Final = "PACELINE_PAGE_GATE"
+PLAIN_LAYOUTS: Final = ("vec", "vec16")
+"""Names of vLLM's kernels whose cache is plain; both store the same bytes."""
 
 
 def read_mode(environ: Mapping[str, str] = os.environ) -> GateMode:
@@ -61,6 +63,7 @@ class PageGate:
             device="cpu",
             num_heads=model.get_num_attention_heads(vllm_config.parallel_config),
             num_kv_heads=model.get_num_kv_heads(vllm_config.parallel_config),
+            cache_layout=cache_layout(model.dtype, model.get_head_size()),
         )
         if refused := refusals(layer):
             return "; ".join(f"{reason}: {meaning(reason)}" for reason in refused)
@@ -79,8 +82,20 @@ class PageGate:
             "reason": self.unavailable,
             "pageTokens": page_tokens(core.scheduler.kv_cache_config),
             "pageReason": self.page_reason(core.vllm_config) if self.active else None,
-            **self.counters.as_dict(),
+            **self.counters.as_dict(core.vllm_config.parallel_config.data_parallel_index),
         }
+
+
+def cache_layout(dtype: torch.dtype, head_size: int) -> str:
+    """Return how vLLM lays out the cache on this processor, for a page that is a multiple of 16 tokens alone."""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa  # here, as below
+
+    return layout_of(_get_attn_isa(dtype, SLOT_TOKENS, head_size))
+
+
+def layout_of(isa: str) -> str:
+    """Return the layout of the cache that one of vLLM's CPU kernels keeps: its name, or plain."""
+    return "plain" if isa in PLAIN_LAYOUTS else isa
 
 
 def page_tokens(kv_cache_config: Any) -> int:

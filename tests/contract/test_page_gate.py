@@ -10,6 +10,7 @@ import pytest
 import torch
 from vllm import _custom_ops as ops
 from vllm.platforms import current_platform
+from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 
@@ -161,6 +162,21 @@ def test_why_a_layer_is_refused(changes: dict[str, Any], isa: str, reason: str) 
     assert meaning(reason)
 
 
+@pytest.mark.parametrize("shape", [(4, 2, 24, 512), (4, 2, 512)])
+def test_a_cache_without_pages_of_16_is_refused(shape: tuple[int, ...]) -> None:
+    step = make_step(800, torch.float32, "vec")
+    described = implementation()._describe(layer("vec"), step.query, torch.zeros(shape))
+    assert refusals(described) == ("Page",)
+
+
+def test_a_length_beyond_the_table_is_named_in_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
+    step = make_step(784, torch.float32, "vec16")
+    step.metadata.seq_lens[0] = 784 * step.metadata.block_table.shape[1] + 1
+    with pytest.raises(ValueError, match=r"sequence 0 has .* tokens, its pages hold"):
+        attend(step.query, step.cache, step.metadata, torch.empty_like(step.query), HEAD**-0.5)
+
+
 def test_a_block_outside_the_cache_is_named_in_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
     step = make_step(784, torch.float32, "vec16")
@@ -185,8 +201,9 @@ def hybrid_config(
         get_num_attention_heads=lambda _: HEADS,
         get_num_kv_heads=lambda _: KV_HEADS,
     )
+    parallel = SimpleNamespace(data_parallel_index=0)
     cache = SimpleNamespace(block_size=block_size, user_specified_block_size=user_specified, cache_dtype=cache_dtype)
-    return SimpleNamespace(model_config=model, cache_config=cache, parallel_config=None)
+    return SimpleNamespace(model_config=model, cache_config=cache, parallel_config=parallel)
 
 
 def core(config: Any) -> Any:
@@ -252,13 +269,23 @@ def test_the_page_reported_is_that_of_the_attention_layers() -> None:
     assert PageGate().report(core(config))["pageTokens"] == 784
 
 
-def test_counters_of_all_processes_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_counters_of_all_processes_of_a_rank_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     counters = GateCounters()
+    counters.rank = 1
     counters.serve(40)
     counters.refuse(("Sinks", "Alibi"))
-    (tmp_path / "1").write_bytes((tmp_path / str(os.getpid())).read_bytes())
-    assert counters.as_dict() == {"served": 2, "servedRows": 80, "refused": {"Alibi": 2, "Sinks": 2}}
+    for another in ("1-1", "0-1"):
+        (tmp_path / another).write_bytes((tmp_path / f"1-{os.getpid()}").read_bytes())
+    assert counters.as_dict(1) == {"served": 2, "servedRows": 80, "refused": {"Alibi": 2, "Sinks": 2}}
+    assert counters.as_dict(0) == {"served": 1, "servedRows": 40, "refused": {"Alibi": 1, "Sinks": 1}}
+    assert counters.as_dict(2) == {"served": 0, "servedRows": 0, "refused": {}}
+
+
+def test_where_the_engine_packs_its_cache_the_page_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attn, "_get_attn_isa", lambda *_: "neon")  # what vLLM answers on every ARM processor
+    reason = PageGate(mode=GateMode.ANY_PAGE).page_reason(hybrid_config())
+    assert reason == "CacheLayout: the engine packs this cache for its own kernel"
 
 
 def test_pages_may_be_any_multiple_of_16() -> None:

@@ -63,6 +63,21 @@ def test_without_a_compiler_the_build_says_so_and_leaves_the_library_out(checkou
     assert LIBRARY_IN_WHEEL not in files
 
 
+@pytest.mark.parametrize(("mode", "fails"), [("Auto", False), ("Require", True)])
+def test_a_compiler_that_refuses_the_sources_is_like_none(
+    checkout: Path, tmp_path: Path, mode: str, fails: bool
+) -> None:
+    old = tmp_path / "bin" / "g++"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho unrecognized option -mamx-tile >&2\nexit 1\n')
+    old.chmod(0o755)
+    done = build_wheel(checkout, mode, path=f"{old.parent}:/bin")
+    assert bool(done.returncode) is fails
+    assert "unrecognized option -mamx-tile" in (done.stderr if fails else done.stdout)
+    if not fails:
+        assert LIBRARY_IN_WHEEL not in contents(checkout)[1]
+
+
 def test_required_kernels_fail_the_build_without_a_compiler(checkout: Path) -> None:
     done = build_wheel(checkout, "Require", path="")
     assert done.returncode != 0
@@ -98,7 +113,7 @@ def test_a_variable_names_the_highest_level(monkeypatch: pytest.MonkeyPatch) -> 
 def test_levels_share_no_function(tmp_path: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("nm (binutils) is not installed")
-    objects = build_cpu.compile_objects(tmp_path)
+    objects = build_cpu.compile_objects(tmp_path, build_cpu.STRICT)
     for level in (path for path in objects if "level_" in path):
         symbols = subprocess.run(["nm", "-C", "--defined-only", level], capture_output=True, text=True).stdout
         weak = [line for line in symbols.splitlines() if line.split()[1] in "WVu"]

@@ -53,10 +53,31 @@ def test_a_compiled_kernel_is_taken_from_the_cache(
     monkeypatch.setenv(nvrtc.CACHE_VARIABLE, str(tmp_path))
     first = nvrtc.compile_kernel("sm_80", 128, compiler)
     (cached,) = (tmp_path / "nvrtc").iterdir()
-    cached.write_bytes(b"from the cache")
+    cached.write_bytes(b"\x7fELF from the cache")
     assert first.startswith(b"\x7fELF")
-    assert nvrtc.compile_kernel("sm_80", 128, compiler) == b"from the cache"
+    assert nvrtc.compile_kernel("sm_80", 128, compiler) == b"\x7fELF from the cache"
+    cached.write_bytes(b"")  # as a full disk leaves it
+    assert nvrtc.compile_kernel("sm_80", 128, compiler) == first
     assert nvrtc.compile_kernel("sm_80", 64, compiler).startswith(b"\x7fELF")
+
+
+def test_another_compiler_or_other_headers_do_not_share_the_cache(
+    compiler: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(nvrtc.CACHE_VARIABLE, str(tmp_path))
+    nvrtc.compile_kernel("sm_80", 128, compiler)
+    monkeypatch.setattr(nvrtc.Toolchain, "identity", lambda _: (("libnvrtc.so.12", 1),))
+    nvrtc.compile_kernel("sm_80", 128, compiler)
+    assert len(list((tmp_path / "nvrtc").iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_costs_no_kernel(
+    compiler: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nvrtc").write_text("a file where the folder should be")
+    monkeypatch.setenv(nvrtc.CACHE_VARIABLE, str(tmp_path))
+    assert nvrtc.compile_kernel("sm_80", 128, compiler).startswith(b"\x7fELF")
+    assert "can't be kept" in caplog.text
 
 
 def test_a_missing_toolchain_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def caches(call: PagedPrefill, change: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 CASES: dict[str, tuple[Callable[[PagedPrefill], PagedPrefill], str]] = {
+    "scale": (lambda c: replace(c, scale=0.0), "scale 0.0"),
     "page 24": (lambda c: caches(c, lambda t: t[:, :, :24]), "page 24"),
     "head size 128": (narrow, "head size 128"),
     "half": (lambda c: replace(c, query=c.query.half()), "float16"),
