@@ -7,7 +7,6 @@ from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.request import RequestStatus
 
 from paceline.engine_ext import compat
 from paceline.engine_ext.environment import settings_path
@@ -19,7 +18,7 @@ from paceline.engine_ext.pacing.reasons import own_cadence, unpaceable
 from paceline.engine_ext.pacing.slo import Prospect, SloPolicy
 from paceline.engine_ext.pacing.step_time import StepTimeModel
 from paceline.engine_ext.pacing.stock import StockScheduler
-from paceline.engine_ext.pacing.turns import Turn, admissible, end_turn, next_in_turn, take_turn
+from paceline.engine_ext.pacing.turns import Turn, admissible, end_turn, fitting, next_in_turn, take_turn
 from paceline.engine_ext.settings import LiveSettings, PacingMode, Verdict
 from paceline.engine_ext.telemetry.steps import Noted, StepKind, StepLog, decode_note
 
@@ -46,6 +45,7 @@ class PacingMixin(StockScheduler):
         self.slo: SloPolicy | None = None
         self.turn: Turn | None = None
         self.turn_missed = False
+        self.looks_left = cached.LOOKS_PER_STEP
         self._set_up_pacing()
         if self.num_spec_tokens and not self.incompatible:
             self._reserve_prefill_lookahead = self._keep_off_verify_size
@@ -84,16 +84,19 @@ class PacingMixin(StockScheduler):
     # -- one step ------------------------------------------------------------------------------------------------
 
     def add_request(self, request: Any) -> None:
-        """Note when a prompt arrived at this engine: its prefill's deadline counts from here.
-
-        A session that waits for more input goes on with that input's arrival.
-        """
-        session = self.requests.get(request.request_id)
-        if session is None or session.status is RequestStatus.WAITING_FOR_STREAMING_REQ:
-            arrived = session or request
-            arrived.paceline_arrived_at = arrived.paceline_waits_since = self.clock()
-            arrived.paceline_turns = 0
+        """Note when a prompt arrived at this engine: its prefill's deadline counts from here."""
+        if request.request_id not in self.requests:
+            self._arrives(request)
         super().add_request(request)
+
+    def _update_request_as_session(self, session: Any, update: Any) -> None:
+        """Go on with a session's next input, whose prefill's deadline counts from here."""
+        super()._update_request_as_session(session, update)
+        self._arrives(session)
+
+    def _arrives(self, request: Any) -> None:
+        request.paceline_arrived_at = request.paceline_waits_since = self.clock()
+        request.paceline_turns = 0
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> Any:
         """End requests from outside, and judge what they were promised."""
@@ -114,7 +117,7 @@ class PacingMixin(StockScheduler):
             return output
         prefilling = [request for request in self.running if request.is_prefill_chunk]
         decoding = view.any_decoder(self.running, self.max_model_len)
-        self.turn = None
+        self.turn, self.looks_left = None, cached.LOOKS_PER_STEP
         hold = self._plan_hold(prefilling) if decoding and self.paced else None
         with held(self, hold) if hold else nullcontext():
             output = super().schedule(throttle_prefills)
@@ -135,21 +138,22 @@ class PacingMixin(StockScheduler):
         if not prefilling and not waiting:
             return None
         kept = [request for request in prefilling if not view.is_exempt(request)]
-        gap = self.live.pacing.effective_interval
+        step, gap = self.step_log.next_busy(), self.live.pacing.effective_interval
+        ready = admissible(self, waiting) if self.slo is not None or self.cadence.allows(step, gap) else []
         if self.slo is not None:
-            gap = self._promised_gap(self.slo, [*prefilling, *admissible(self, kept, waiting)])
-        if self.cadence.allows(self.step_log.next_busy(), gap):
-            return self._plan_turn(kept, waiting)
+            gap = self._promised_gap(self.slo, prefilling, ready)
+        if self.cadence.allows(step, gap):
+            return self._plan_turn(kept, ready)
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None  # all decoders are in flight: holding would leave the step empty
         return Hold(kept, waiting, admit_first=waiting > 0 and self._first_waiting_is_exempt())
 
-    def _plan_turn(self, partial: list[Any], waiting: int) -> Hold | None:
+    def _plan_turn(self, partial: list[Any], waiting: list[Any]) -> Hold | None:
         """Return what to hold in a mixed step, so that prefills take turns; None where nobody has to wait.
 
         Near a deadline the oldest goes first, as vLLM has it, and so it does after a turn that nobody could use.
         """
-        if self.turn_missed or (self.slo is not None and self.slo.escaping):
+        if self.turn_missed or (self.slo is not None and self.slo.hurried):
             return None
         if not view.any_schedulable_decoder(self.running, self.max_model_len, self.current_step + 1):
             return None
@@ -165,22 +169,24 @@ class PacingMixin(StockScheduler):
         self.turn_missed = all(request.request_id != self.turn.in_turn for request in scheduled)
         end_turn([self.requests[self.turn.in_turn]], now)
 
-    def _promised_gap(self, slo: SloPolicy, turn: list[Any]) -> int:
+    def _promised_gap(self, slo: SloPolicy, prefilling: list[Any], ready: list[Any]) -> int:
+        """Return the policy's gap; a prompt that does not fit the cache yet gets no chunk, but its wait counts."""
         now = self.clock()
+        turn = [*prefilling, *fitting(self, prefilling, ready)]
         decoders = {
             request.request_id: self.step_log.in_flight_steps(request.request_id)
             + view.can_decode_now(request, self.current_step + 1)
             for request in self.running
             if view.is_decoder(request, self.max_model_len)
         }
-        backlog = [prefills.backlog(self, request, now) for request in turn]
+        backlog = [prefills.backlog(self, request, now) for request in (*prefilling, *ready)]
         return slo.gap_steps(
             Prospect(
                 now=now,
                 decoders=decoders,
                 backlog=backlog,
                 chunk_tokens=prefills.chunk_tokens(
-                    backlog,
+                    backlog[: len(turn)],
                     self.max_num_scheduled_tokens - len(decoders),
                     self.scheduler_config.long_prefill_token_threshold,
                 ),

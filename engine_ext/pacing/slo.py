@@ -36,7 +36,8 @@ class Prospect:
 class SloPolicy:
     """Decides by the promise. `slack_seconds` is what the last decision found; None before the model is ready.
 
-    `escaping` tells that the last decision released a chunk for the prefills' deadline, against the residents' promise.
+    `hurried` tells that at the last decision some prefill's deadline was near, `escaping` that it released a chunk for
+    that, against the residents' promise.
     `ending` is when the prompts whose last chunk is in flight arrived, by request.
     """
 
@@ -45,6 +46,7 @@ class SloPolicy:
     model: StepTimeModel
     promise: Promise = field(init=False)
     slack_seconds: float | None = None
+    hurried: bool = False
     escaping: bool = False
     prefills_kept: int = 0
     prefills_broken: int = 0
@@ -72,7 +74,7 @@ class SloPolicy:
         """Return how many steps mixed steps must lie apart now: 1 releases a chunk, the largest interval holds it."""
         if not self.model.ready:
             self.slack_seconds = None
-            self.escaping = self._escapes(prospect, None)
+            self.escaping = self.hurried = self._hurries(prospect, None)
             return RELEASE_STEPS if self.escaping else self.fallback_steps
         decoders = len(prospect.decoders)
         mixed = self.model.predict(chunk_load(decoders, prospect.chunk_tokens, prospect.context_tokens))
@@ -81,7 +83,8 @@ class SloPolicy:
         done_at = self._free_at(prospect) + mixed
         self.slack_seconds = self.promise.smallest_slack(prospect.decoders, done_at)
         costs = StepCosts(decode, *self.model.prefill_costs())
-        self.escaping = self.slack_seconds < 0 and self._escapes(prospect, costs)
+        self.hurried = self._hurries(prospect, costs)
+        self.escaping = self.slack_seconds < 0 and self.hurried
         return RELEASE_STEPS if self.slack_seconds >= 0 or self.escaping else MAX_INTERVAL_STEPS
 
     def _free_at(self, prospect: Prospect) -> float:
@@ -90,7 +93,7 @@ class SloPolicy:
             return prospect.now
         return max(prospect.now, prospect.busy_since + sum(self.model.predict(load) for load in prospect.in_flight))
 
-    def _escapes(self, prospect: Prospect, costs: StepCosts | None) -> bool:
+    def _hurries(self, prospect: Prospect, costs: StepCosts | None) -> bool:
         if self.settings.precedence is not SloPrecedence.PREFILL_DELAY:
             return False
         max_delay = self.settings.max_prefill_delay_seconds

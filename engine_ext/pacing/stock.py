@@ -5,6 +5,7 @@ vLLM 0.32 and 0.33 have these names themselves. 0.22.1 keeps the same things und
 
 import inspect
 from collections.abc import Sized
+from concurrent.futures import Future
 from typing import Any, Final
 
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
@@ -60,6 +61,9 @@ class OlderScheduler(Scheduler):
 
     def unblocked(self, request: Any) -> bool:
         """Tell whether a waiting request can be scheduled, once what it waits for is checked anew."""
+        grammar = getattr(request.structured_output_request, "_grammar", None)
+        if isinstance(grammar, Future) and not grammar.done():
+            return False  # this version would wait a little for it
         blocked = self._is_blocked_waiting_status(request.status)
         return not blocked or bool(self._try_promote_blocked_waiting_request(request))
 

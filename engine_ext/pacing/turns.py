@@ -6,6 +6,7 @@ of the step's budget goes to those behind it, and does not count as their turn.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
@@ -47,12 +48,12 @@ class Turn:
     allowed_tokens: Mapping[str, int]
 
 
-def take_turn(scheduler: Any, partial: Sequence[Any], admittable: int) -> Turn | None:
+def take_turn(scheduler: Any, partial: Sequence[Any], waiting: Sequence[Any]) -> Turn | None:
     """Return the turn of a mixed step; None where one prefill is alone or all of them fit.
 
-    `partial` are the prefills in `running` that may be held; `admittable` is how many waiting ones there are slots for.
+    `partial` are the prefills in `running` that may be held, `waiting` those that there are slots for.
     """
-    requests = [*partial, *admissible(scheduler, partial, admittable)]
+    requests = [*partial, *fitting(scheduler, partial, waiting)]
     if len(requests) < 2:
         return None
     contenders = _contenders(scheduler, requests)
@@ -93,23 +94,30 @@ def _contenders(scheduler: Any, requests: Iterable[Any]) -> list[Contender]:
     ]
 
 
-def admissible(scheduler: Any, partial: Sequence[Any], admittable: int) -> list[Any]:
-    """Return the waiting requests that a step could admit: at most `admittable`, that fit the cache beside those begun.
+def admissible(scheduler: Any, admittable: int) -> list[Any]:
+    """Return the waiting requests that the scheduler could admit, at most `admittable`, as far as slots go.
 
     Those whose grammar has been compiled meanwhile are among them: vLLM itself notices only when it looks at them.
     """
-    found: list[Any] = []
+    if not admittable:
+        return []
+    queue = prefills.next_waiting(scheduler.admission_queue)
+    return list(islice((r for r in queue if scheduler.unblocked(r) and _is_ready(r)), admittable))
+
+
+def fitting(scheduler: Any, partial: Sequence[Any], waiting: Sequence[Any]) -> list[Any]:
+    """Return the first of the waiting requests that fit the cache together, beside the prefills that have begun."""
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     free -= sum(cached.blocks_left(scheduler, request) for request in partial)
-    for request in prefills.next_waiting(scheduler.admission_queue) if admittable else ():
-        if not scheduler.unblocked(request) or not _is_ready(request):
-            continue
-        free -= cached.blocks_left(scheduler, request)
+    found: list[Any] = []
+    shared: set[int] = set()
+    for request in waiting:
+        idle = cached.hit(scheduler, request).idle
+        free -= cached.blocks_left(scheduler, request) + len(idle - shared)
+        shared |= idle
         if free < 0:
             break
         found.append(request)
-        if len(found) == admittable:
-            break
     return found
 
 
