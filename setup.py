@@ -34,7 +34,7 @@ def kernels_wanted(recipe) -> bool:
         return False
     try:
         recipe.cached_library()
-    except (recipe.NoCompilerError, recipe.CompileError) as error:
+    except (recipe.NoCompilerError, recipe.CompileError, OSError) as error:
         if mode == "Require":
             sys.exit(f"PACELINE_CPU_KERNELS=Require, but {error}")
         print(f"warning: paceline is built WITHOUT its CPU kernels, engines will serve without the page gate: {error}")

@@ -101,7 +101,7 @@ def cached_library() -> Path:
     """Return the built library for this checkout's sources and compiler, from the cache or compiled into it now."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"
     compiler = find_compiler()
-    identity = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout + compiler.encode()
+    identity = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout + compiler.encode()
     made_by = hashlib.sha256(identity).hexdigest()[:8]
     path = Path(os.environ.get("PACELINE_CACHE") or home) / f"cpu-kernels-{build_key()}-{made_by}.so"
     if not path.exists():
@@ -124,7 +124,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         install(arguments.output)
-    except (NoCompilerError, CompileError) as error:
+    except (NoCompilerError, CompileError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{arguments.output} (key {build_key()})")

@@ -52,7 +52,8 @@ class Rule:
 
 
 FASTER_LEVELS: Final = ("avx2", "avx512", "amx")
-"""Levels on which whole requests were measured to end no later than on the engine's page and kernel."""
+"""Levels measured on the model's page against the engine's page and kernel: chunks and decoding rows faster (AVX2,
+AVX512), or whole requests no slower (AMX); docs/kernels.md has the figures."""
 
 DTYPES: Final = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16,)}
 

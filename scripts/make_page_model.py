@@ -6,9 +6,15 @@ A GDN state of 4 key and 12 value heads of 128, in float32, is as large as 784 t
 import argparse
 import runpy
 from pathlib import Path
+from typing import Final
 
 import torch
 from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+SHARPNESS: Final = 4.0
+LOUDNESS: Final = 20.0
+"""Factors on attention's queries and on its output: with weights as they are drawn, attention averages thousands of
+tokens to almost nothing, and a wrong page would hardly show in the answers."""
 
 
 def save_weights(folder: Path, layers: int) -> None:
@@ -32,7 +38,13 @@ def save_weights(folder: Path, layers: int) -> None:
         pad_token_id=258,
     )
     torch.manual_seed(0)
-    Qwen3_5ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model = Qwen3_5ForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            if hasattr(layer, "self_attn"):
+                layer.self_attn.q_norm.weight.fill_(SHARPNESS - 1)  # the norm multiplies by 1 + weight
+                layer.self_attn.o_proj.weight.mul_(LOUDNESS)
+    model.to(torch.bfloat16).save_pretrained(folder)
 
 
 def main() -> None:

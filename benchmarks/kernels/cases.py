@@ -9,7 +9,8 @@ from vllm import _custom_ops as ops
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadata, _get_attn_isa
 
-from paceline.engine_ext.page_gate.backend import PLAIN_LAYOUTS, prefill_call
+from paceline.engine_ext.page_gate.backend import prefill_call
+from paceline.engine_ext.page_gate.gate import PLAIN_LAYOUTS
 from paceline.kernels.loader import cpu_kernels
 
 HEADS, KV_HEADS, HEAD = 12, 2, 256
@@ -56,7 +57,11 @@ def prepare() -> None:
 
 
 def sides(case: Case) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return vLLM's call and ours; each reads a cache in the layout that it would have in an engine."""
+    """Return vLLM's call and ours; each reads a cache in the layout that its kernel takes.
+
+    Where vLLM packs its cache for AMX those are two layouts: such a pair compares two engines, of which the one that
+    packs it refuses our kernel.
+    """
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(2, case.context, KV_HEADS, HEAD, generator=generator).to(case.dtype)
     query = torch.randn(case.rows, HEADS, HEAD, generator=generator).to(case.dtype)

@@ -224,7 +224,7 @@ class PageGateSpec(ApiModel):
     """The page gate, a cold setting."""
 
     mode: PageGateMode = PageGateMode.DISABLED
-    """Auto keeps whichever page is faster, AnyPage serves every multiple of 16, Disabled leaves vLLM's own."""
+    """AnyPage keeps the model's own page, Auto where that was measured to be no slower, Disabled leaves vLLM's."""
 
 
 class RolloutStrategy(StrEnum):
