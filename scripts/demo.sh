@@ -88,7 +88,10 @@ Still running. Try:
   paceline down cpu-tiny
 TEXT
 else
-  echo "The dashboard was at $api/ (make demo KEEP=1 leaves it running)."
+  cat <<TEXT
+The dashboard was at $api/ (make demo KEEP=1 leaves it running). The experiment stays; which N keeps a promise, by it:
+  PACELINE_STATE_DIR=$PACELINE_STATE_DIR .venv/bin/paceline recommend --slo 80ms
+TEXT
 fi
 judged=1
 exit "$believed"
