@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from paceline.bench.wire import WireModel
-from paceline.engine_ext.settings import CoalescingSettings, PacingSettings
+from paceline.engine_ext.settings import CoalescingSettings, DeclaredPacing, PacingSettings
 
 CONTROL_SUFFIX: Final = "-control"
 """What the name of the A/A arm adds to that of the first arm, which it repeats."""
@@ -79,7 +79,7 @@ class Arm(WireModel):
     """One side of the comparison: a name and the live settings that the engine runs with."""
 
     name: ArmName
-    pacing: PacingSettings = PacingSettings()
+    pacing: DeclaredPacing = PacingSettings()
     coalescing: CoalescingSettings = CoalescingSettings()
 
 

@@ -7,7 +7,7 @@ and the command line run without them.
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 MAX_FENCE: Final = 2**53 - 1
@@ -72,6 +72,17 @@ class PacingSettings(LiveModel):
     def effective_interval(self) -> int:
         """The interval in steps that mode `Fixed` imposes; 1 where prefills are not paced by a constant."""
         return max(1, self.interval) if self.mode is PacingMode.FIXED else 1
+
+
+def _says_its_mode(pacing: PacingSettings) -> PacingSettings:
+    if pacing.model_fields_set and "mode" not in pacing.model_fields_set:
+        message = "mode is left out, which would mean Disabled: say Fixed with an interval, or SLO with slo"
+        raise ValueError(message)
+    return pacing
+
+
+DeclaredPacing = Annotated[PacingSettings, AfterValidator(_says_its_mode)]
+"""Pacing as a caller sends it: an interval or a promise without the mode that would use it is refused."""
 
 
 class FinalChunk(StrEnum):

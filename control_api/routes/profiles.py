@@ -17,7 +17,7 @@ from paceline.control_api.schemas.profiles import (
     ProfileView,
 )
 from paceline.control_api.services import pacing
-from paceline.engine_ext.settings import PacingSettings
+from paceline.engine_ext.settings import DeclaredPacing
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
 
@@ -85,7 +85,7 @@ async def put_pacing(
     key: Key,
     seconds: WaitSeconds,
     response: Response,
-    body: Annotated[PacingSettings, Body(openapi_examples=PACING_EXAMPLES)],
+    body: Annotated[DeclaredPacing, Body(openapi_examples=PACING_EXAMPLES)],
     if_match: Annotated[str | None, Header(description="Change it only if the ETag is still this one")] = None,
     force: Annotated[bool, Query(description="Take the fields over from another tool that declares them")] = False,
 ) -> PacingStatus:
