@@ -5,7 +5,7 @@ not imported. OpenMP calls are compiled in but not linked, so that they resolve 
 
 examples:
   python kernels/build_cpu.py                     build into the checkout, if the one there is stale
-  CXX=clang++ python kernels/build_cpu.py --output /tmp/paged_prefill_cpu.so
+  CXX=g++-12 python kernels/build_cpu.py --output /tmp/paged_prefill_cpu.so
 """
 
 import argparse
