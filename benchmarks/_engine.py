@@ -96,7 +96,7 @@ def running_engine(
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,  # a session of its own would be scheduled apart: tests/engine/engine_process.py
         )
     address = EngineAddress(f"http://127.0.0.1:{port}", admin_url=f"http://127.0.0.1:{admin_port}", admin_token=token)
     try:

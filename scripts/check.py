@@ -79,7 +79,7 @@ LANES = (("style", "unit", "contract", "kernels"), ("api", "charts"))
 
 INTERRUPTED = threading.Event()
 """Set on Ctrl-C, which reaches the commands that run by themselves: the lanes then start no further ones."""
-NOTICE_SECONDS = 1.0
+NOTICE_SECONDS = 5.0
 """How long a command that failed may have done so for a Ctrl-C that the main thread has not noted yet."""
 
 _TALLY = re.compile(r"(\d+) (passed|failed|skipped|error|errors)\b")

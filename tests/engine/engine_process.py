@@ -131,7 +131,11 @@ class Launch:
 
 
 def spawn(launch: Launch, *, admin_port: int | None = None) -> Engine:
-    """Start an engine in a session of its own, without waiting for it."""
+    """Start an engine in a process group of its own, without waiting for it.
+
+    Not in a session of its own: Linux shares the cores out by session (autogroup), and one with a spinning engine was
+    seen to keep this one waiting for 10 s, while its requests ran to their end.
+    """
     token, settings = launch.write_files()
     port, free_admin_port = free_ports(2)
     admin_port = admin_port or free_admin_port
@@ -156,7 +160,7 @@ def spawn(launch: Launch, *, admin_port: int | None = None) -> Engine:
             cwd=launch.folder,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
     return Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", TOKEN, log, settings, process)
 

@@ -59,6 +59,17 @@ class Client:
                 await asyncio.sleep(0.01)
         return int(count)
 
+    async def records(self, after: int) -> list[dict[str, Any]]:
+        """Return the records of all steps after one: beside a resident they can be thousands."""
+        records: list[dict[str, Any]] = []
+        while True:
+            answer = await self.admin.get("/paceline/v1/steps", params={"after": after, "limit": 1_000})
+            page = answer.json()["records"]
+            records += page
+            if len(page) < 1_000:
+                return records
+            after = page[-1]["step"]
+
     async def last_step(self) -> int:
         records = (await self.admin.get("/paceline/v1/steps", params={"limit": 1})).json()["records"]
         return int(records[-1]["step"]) if records else 0
@@ -73,10 +84,9 @@ class Client:
         document = answer.json()
         completion.add(document["choices"][0])
         cached = (document["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-        page = await self.admin.get("/paceline/v1/steps", params={"after": before, "limit": 200})
         passes = [
             count
-            for record in page.json()["records"]
+            for record in await self.records(before)
             for name, count in record["scheduled"].items()
             if name.startswith(document["id"]) and count > 1
         ]

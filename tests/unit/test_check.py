@@ -33,7 +33,7 @@ def start(tmp_path: Path, slow: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        process_group=0,
     )
 
 
