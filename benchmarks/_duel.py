@@ -20,6 +20,16 @@ RATE: Final = Metric.RESIDENT_RATE_DURING
 WAIT: Final = Metric.TIME_TO_FIRST_TOKEN
 
 
+LEAST_DISTURBED: Final = 4
+"""One in so many blocks counts as undisturbed: the host halves this machine's speed for seconds at a time."""
+
+
+def undisturbed(values: Sequence[float], *, higher_is_better: bool) -> float:
+    """Return the mean of the best quarter of values, which the machine's other guests slowed down least."""
+    best = sorted(values, reverse=higher_is_better)[: math.ceil(len(values) / LEAST_DISTURBED)]
+    return statistics.mean(best)
+
+
 @dataclass
 class Kept:
     """Keeps the blocks of a run, and tells its progress."""
@@ -43,21 +53,23 @@ class Kept:
 
 @dataclass(frozen=True)
 class Turn:
-    """A block of a stock engine, and a resident's rate that the paced blocks beside it give at the same TTFT.
+    """A block of a stock engine, and the blocks of the paced arms beside it."""
 
-    `within` tells whether that TTFT lies between theirs; else the rate is that of the nearer one.
-    """
-
-    stock_rate: float
-    stock_wait: float
-    paced_rate: float
-    within: bool
-    paced_arms: tuple[str, ...]
+    stock: Mapping[Metric, float]
+    paced: Mapping[str, Mapping[Metric, float]]
 
     @property
     def ratio(self) -> float:
-        """The paced rate over the stock engine's."""
-        return self.paced_rate / self.stock_rate
+        """The paced rate at the stock engine's TTFT over the stock engine's rate."""
+        return rate_at(list(self.paced.values()), self.stock[WAIT])[0] / self.stock[RATE]
+
+
+def best_of(blocks: Sequence[Mapping[Metric, float]]) -> dict[Metric, float]:
+    """Return the rate and the TTFT of an engine whose machine nobody disturbs."""
+    return {
+        metric: undisturbed([block[metric] for block in blocks], higher_is_better=metric.higher_is_better)
+        for metric in (RATE, WAIT)
+    }
 
 
 def around(arms: Mapping[str, ArmResult], wait: float) -> list[str]:
@@ -119,10 +131,8 @@ class Duel:
         found = []
         for number in range(1, turns + 1):
             order: list[Arm | None] = [None, *paced][:: 1 if number % 2 else -1]
-            blocks = {arm and arm.name: await self.block(arm, number) for arm in order}
-            stock = blocks.pop(None)
-            rate, within = rate_at(list(blocks.values()), stock[WAIT])
-            found.append(Turn(stock[RATE], stock[WAIT], rate, within, tuple(nearest)))
+            blocks = {arm.name if arm else "": await self.block(arm, number) for arm in order}
+            found.append(Turn(blocks.pop(""), blocks))
         return found
 
 
@@ -133,19 +143,23 @@ def middle(values: Sequence[float]) -> list[float]:
 
 def compared(name: str, turns: Sequence[Turn]) -> dict[str, Any]:
     """Print and return what an alternative gave, and the ratio of what pacing gave by turns with it."""
-    ratio = middle([turn.ratio for turn in turns])
-    rate, wait = middle([turn.stock_rate for turn in turns]), middle([turn.stock_wait for turn in turns])
+    stock = best_of([turn.stock for turn in turns])
+    paced = {arm: best_of([turn.paced[arm] for turn in turns]) for arm in turns[0].paced}
+    rate, within = rate_at(list(paced.values()), stock[WAIT])
+    by_turn = middle([turn.ratio for turn in turns])
     print(
-        f"{name:<42} resident {rate[0]:>8} tok/s, TTFT {wait[0]:>8} s, paced at that TTFT "
-        f"x{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})",
+        f"{name:<42} resident {stock[RATE]:8.3f} tok/s, TTFT {stock[WAIT]:8.3f} s, paced at that TTFT "
+        f"x{rate / stock[RATE]:.2f} (turn by turn {by_turn[0]:.2f}, {by_turn[1]:.2f} to {by_turn[2]:.2f})",
         flush=True,
     )
     return {
-        RATE.value: rate,
-        WAIT.value: wait,
-        "pacedRateAtItsTtft": middle([turn.paced_rate for turn in turns]),
-        "ratio": ratio,
-        "ratios": [round(turn.ratio, 3) for turn in turns],
-        "turnsBetweenThePacedArms": sum(turn.within for turn in turns),
-        "pacedArms": turns[0].paced_arms,
+        RATE.value: round(stock[RATE], 3),
+        WAIT.value: round(stock[WAIT], 3),
+        "pacedRateAtItsTtft": round(rate, 3),
+        "ratio": round(rate / stock[RATE], 3),
+        "ttftBetweenThePacedArms": within,
+        "pacedArms": {
+            arm: {metric.value: round(value, 3) for metric, value in own.items()} for arm, own in paced.items()
+        },
+        "ratiosByTurn": [round(turn.ratio, 3) for turn in turns],
     }
