@@ -85,7 +85,8 @@ def check_shapes(call: PagedPrefill, dtypes: tuple[torch.dtype, ...]) -> None:
     _check(value.shape == key.shape, f"value_cache has shape {tuple(value.shape)}, key_cache {tuple(key.shape)}")
     _check(call.page_size % SLOT_TOKENS == 0 and call.page_size > 0, f"page {call.page_size}: not a multiple of 16")
     _check(
-        key.shape[1] > 0 and query.shape[1] % key.shape[1] == 0, f"{query.shape[1]} heads don't share {key.shape[1]}"
+        0 < key.shape[1] <= query.shape[1] and query.shape[1] % key.shape[1] == 0,
+        f"{query.shape[1]} heads don't share {key.shape[1]}",
     )
     _check(call.scale > 0, f"scale {call.scale}: it must be above zero")
     _check_batch(call)
@@ -128,8 +129,10 @@ def check_pages(call: PagedPrefill) -> None:
 
     Raises `PageIndexError` that names the sequence, the page and the id.
     """
-    blocks = call.key_cache.shape[0]
+    blocks, rows = call.key_cache.shape[0], call.query_start.diff().tolist()
     for s, length in enumerate(call.seq_lens.tolist()):
+        if rows[s] == 0:
+            continue  # its entries are never read, whatever they are
         used = call.block_table[s, : -(-length // call.page_size)]
         bad = ((used < 0) | (used >= blocks)).nonzero()
         if bad.numel():

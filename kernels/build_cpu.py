@@ -55,14 +55,17 @@ def build_key() -> str:
 
 
 def find_compiler() -> str:
-    """Return the C++ compiler: `CXX`, or the first of g++ and clang++ on the path.
+    """Return the C++ compiler: `CXX`, or g++.
 
-    Raises `NoCompilerError` where there is none.
+    Raises `NoCompilerError` where it is not there. Clang is not tried: it calls an OpenMP runtime of its own, which
+    torch has not loaded.
     """
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        if name and (path := shutil.which(name)):
-            return path
-    message = "no C++ compiler found (tried CXX, g++ and clang++): install one, for instance Debian's package g++"
+    name = os.environ.get("CXX") or "g++"
+    if path := shutil.which(name):
+        return path
+    message = (
+        f"no C++ compiler found (tried {name}, which CXX can name): install one, for instance Debian's package g++"
+    )
     raise NoCompilerError(message)
 
 

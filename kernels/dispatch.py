@@ -14,7 +14,7 @@ class GateMode(StrEnum):
     """Which layers the gate takes.
 
     `AnyPage` takes all that qualify, on the page that the model asks for; `Auto` does the same where that was measured
-    to be no slower, and else keeps the engine's page.
+    to be no slower, and else leaves both to the engine.
     """
 
     AUTO = "Auto"
@@ -40,6 +40,7 @@ class Layer:
     alibi: bool = False
     sinks: bool = False
     cache_layout: str = "plain"
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Rule:
     meaning: str
 
 
-FASTER_LEVELS: Final = ("avx2", "avx512", "amx")
-"""Levels measured on the model's page against the engine's page and kernel: chunks and decoding rows faster (AVX2,
-AVX512), or whole requests no slower (AMX); docs/kernels.md has the figures."""
+MEASURED_LEVELS: Final = ("avx2", "avx512", "amx")
+"""Levels of the CPU kernel that mode Auto trusts: chunks (AVX2, AVX512) or whole requests (AMX) were measured to be no
+slower than the engine's own kernel; docs/kernels.md has the figures, and says what was not measured."""
 
 DTYPES: Final = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16,)}
 
@@ -70,7 +71,7 @@ RULES: Final = (
         lambda layer: layer.dtype not in DTYPES.get(layer.device, ()),
         "float32, bfloat16 (CPU), float16 (CUDA)",
     ),
-    Rule("CacheDtype", lambda layer: layer.cache_dtype != layer.dtype, "a quantized cache would need its scales"),
+    Rule("CacheDtype", lambda layer: layer.cache_dtype != layer.dtype, "the cache must have the queries' own type"),
     Rule("CacheLayout", lambda layer: layer.cache_layout != "plain", "the engine packs this cache for its own kernel"),
     Rule(
         "HeadGroups", lambda layer: layer.num_heads % layer.num_kv_heads != 0, "query heads must share kv heads evenly"
@@ -81,6 +82,11 @@ RULES: Final = (
     Rule("SoftCap", lambda layer: layer.soft_cap, "the kernel does not cap scores"),
     Rule("Alibi", lambda layer: layer.alibi, "the kernel adds no position bias"),
     Rule("Sinks", lambda layer: layer.sinks, "the kernel has no attention sinks"),
+    Rule(
+        "NotMeasured",
+        lambda layer: not layer.measured,
+        f"mode Auto takes a layer only where the kernel runs {', '.join(MEASURED_LEVELS)} code",
+    ),
 )
 
 
@@ -94,6 +100,6 @@ def meaning(reason: str) -> str:
     return next(rule.meaning for rule in RULES if rule.reason == reason)
 
 
-def keeps_model_page(mode: GateMode, levels: tuple[str, ...]) -> bool:
-    """Tell whether a mode keeps the model's page where these levels of the CPU kernel run, the fastest last."""
-    return mode is GateMode.ANY_PAGE or (mode is GateMode.AUTO and levels[-1] in FASTER_LEVELS)
+def is_measured(mode: GateMode, levels: tuple[str, ...]) -> bool:
+    """Tell whether a mode takes layers where these levels of the CPU kernel run, the fastest last."""
+    return mode is not GateMode.AUTO or (bool(levels) and levels[-1] in MEASURED_LEVELS)

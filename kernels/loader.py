@@ -43,6 +43,13 @@ def _source_key() -> str | None:
     return build_cpu.build_key() if build_cpu.SOURCES.is_dir() else None
 
 
+def _rebuild() -> str:
+    """Return what to do about a library that does not fit: an installed package has no sources to build."""
+    return (
+        "run python kernels/build_cpu.py" if build_cpu.SOURCES.is_dir() else "install paceline again, with g++ present"
+    )
+
+
 class CpuKernels:
     """The loaded library. OpenMP symbols resolve to torch's runtime, so threads follow `torch.set_num_threads`."""
 
@@ -50,7 +57,7 @@ class CpuKernels:
         if not path.exists():
             message = (
                 f"{path.name} is not there: this package was built without a C++ compiler. "
-                "Install a wheel of paceline that has it, or g++ and then run: python kernels/build_cpu.py"
+                f"Install a wheel of paceline that has it, or g++ first and then {_rebuild()}"
             )
             raise KernelUnavailableError(message)
         try:
@@ -66,12 +73,10 @@ class CpuKernels:
             getattr(self._library, f"paceline_{name}").restype = kind
         key = self._library.paceline_build_key().decode()
         if expected_key is not None and key != expected_key:
-            message = (
-                f"{path.name} was built from other sources ({key}, not {expected_key}): python kernels/build_cpu.py"
-            )
+            message = f"{path.name} was built from other sources ({key}, not {expected_key}): {_rebuild()}"
             raise KernelUnavailableError(message)
         if self._library.paceline_call_bytes() != ctypes.sizeof(_Call):
-            message = f"{path.name} has another interface than loader.py: python kernels/build_cpu.py"
+            message = f"{path.name} has another interface than loader.py: {_rebuild()}"
             raise KernelUnavailableError(message)
         self._names = [
             self._library.paceline_level_name(i).decode() for i in range(self._library.paceline_num_levels())

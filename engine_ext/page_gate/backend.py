@@ -15,12 +15,14 @@ from paceline.kernels.ops import debugging
 
 
 class PageGateBackend(CPUAttentionBackend):
-    """The CPU backend, for pages that are multiples of 16 tokens."""
+    """The CPU backend, for pages that are multiples of 16 tokens where the gate takes the model's layers."""
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        """Return what the page must be a multiple of."""
-        return [MultipleOf(SLOT_TOKENS)]
+        """Return what the page must be a multiple of: what is left to the engine's kernels gets a page for them."""
+        if GATE.any_page:
+            return [MultipleOf(SLOT_TOKENS)]
+        return list(CPUAttentionBackend.get_supported_kernel_block_sizes(kv_cache_spec))
 
     @staticmethod
     def get_impl_cls() -> type["PageGateImpl"]:
@@ -56,7 +58,8 @@ class PageGateImpl(CPUAttentionBackendImpl):
             )
         if self._refusals is None:
             self._refusals = refusals(self._describe(layer, query, kv_cache))
-        refused = self._refusals if attn_metadata.causal and attn_metadata.dynamic_causal is None else ("NotCausal",)
+        causal = attn_metadata.causal and attn_metadata.dynamic_causal is None
+        refused = self._refusals if causal else (*self._refusals, "NotCausal")
         if refused:
             GATE.counters.refuse(refused)
             return self._stock(
@@ -85,6 +88,7 @@ class PageGateImpl(CPUAttentionBackendImpl):
             alibi=self.alibi_slopes is not None,
             sinks=self.sinks is not None,
             cache_layout=layout_of(str(layer.isa)),
+            measured=GATE.is_measured(query.dtype),
         )
 
 

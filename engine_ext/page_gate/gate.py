@@ -10,7 +10,7 @@ import torch
 from paceline.engine_ext.environment import StartError
 from paceline.engine_ext.page_gate.counters import GateCounters
 from paceline.kernels.arguments import SLOT_TOKENS
-from paceline.kernels.dispatch import GateMode, Layer, keeps_model_page, meaning, refusals
+from paceline.kernels.dispatch import GateMode, Layer, is_measured, meaning, refusals
 from paceline.kernels.loader import KernelUnavailableError, cpu_kernels
 
 PAGE_GATE: Final = "PACELINE_PAGE_GATE"
@@ -30,10 +30,14 @@ def read_mode(environ: Mapping[str, str] = os.environ) -> GateMode:
 
 @dataclass
 class PageGate:
-    """The gate of one process. `unavailable` says why it serves nothing."""
+    """The gate of one process. `unavailable` says why it serves nothing.
+
+    `any_page` tells whether pages may be any multiple of 16 tokens: the gate takes the model's layers on all of them.
+    """
 
     mode: GateMode = GateMode.DISABLED
     unavailable: str | None = None
+    any_page: bool = False
     counters: GateCounters = field(default_factory=GateCounters)
 
     @property
@@ -55,24 +59,29 @@ class PageGate:
             return "NotHybrid: only the page of hybrid models follows from the model"
         if cache_config.user_specified_block_size:
             return "BlockSizeGiven: the engine was started with a block size"
+        return self.layer_reason(vllm_config)
+
+    def layer_reason(self, vllm_config: Any) -> str | None:
+        """Return why the gate leaves a model's attention to the engine on every page; None where it takes it."""
+        from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE  # here, as below
+
+        model, cached_as = vllm_config.model_config, vllm_config.cache_config.cache_dtype
         layer = Layer(
             head_size=model.get_head_size(),
             page_size=SLOT_TOKENS,
             dtype=model.dtype,
-            cache_dtype=model.dtype if cache_config.cache_dtype == "auto" else torch.uint8,
+            cache_dtype=model.dtype if cached_as == "auto" else STR_DTYPE_TO_TORCH_DTYPE.get(cached_as, torch.uint8),
             device="cpu",
             num_heads=model.get_num_attention_heads(vllm_config.parallel_config),
             num_kv_heads=model.get_num_kv_heads(vllm_config.parallel_config),
             cache_layout=cache_layout(model.dtype, model.get_head_size()),
+            measured=self.is_measured(model.dtype),
         )
-        if refused := refusals(layer):
-            return "; ".join(f"{reason}: {meaning(reason)}" for reason in refused)
-        levels = cpu_kernels().levels(layer.dtype)
-        if not keeps_model_page(self.mode, levels):
-            return (
-                f"NotMeasured: mode {self.mode} leaves the page to the engine where our kernel runs {levels[-1]} code"
-            )
-        return None
+        return "; ".join(f"{reason}: {meaning(reason)}" for reason in refusals(layer)) or None
+
+    def is_measured(self, dtype: torch.dtype) -> bool:
+        """Tell whether the mode trusts the code that runs here for a dtype."""
+        return is_measured(self.mode, cpu_kernels().levels(dtype))
 
     def report(self, core: Any) -> dict[str, Any]:
         """Return the gate's state in an engine core, as the admin route answers it."""

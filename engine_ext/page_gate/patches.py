@@ -50,6 +50,8 @@ def _wrap(original: Any) -> Any:
     """Return `update_block_size_for_backend` that starts from the smallest page, where the gate keeps the model's."""
 
     def update_block_size_for_backend(cls: Any, vllm_config: Any) -> None:
+        if vllm_config.model_config is not None:
+            GATE.any_page = GATE.layer_reason(vllm_config) is None
         reason = GATE.page_reason(vllm_config)
         if reason is None:
             vllm_config.cache_config.block_size = SLOT_TOKENS

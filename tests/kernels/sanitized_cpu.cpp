@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ std::vector<T> random_elements(size_t count, std::mt19937& random) {
 }
 
 template <class T>
-int run(const Shape& shape, int dtype, int level, int missing_entries = 0) {
+int run(const Shape& shape, int dtype, int level, int missing_entries = 0, bool finite = true) {
   std::mt19937 random(1);
   int blocks = 0, most_pages = 0, tokens = 0;
   for (int length : shape.lengths) most_pages = std::max(most_pages, (length + shape.page - 1) / shape.page);
@@ -51,8 +52,15 @@ int run(const Shape& shape, int dtype, int level, int missing_entries = 0) {
   table.shrink_to_fit();
   const size_t half = static_cast<size_t>(shape.page) * kHeadSize, block = 2 * half * shape.kv_heads;
   // The last slot of the last page is the end of the allocation: nothing past a slot may be read.
-  const std::vector<T> cache = random_elements<T>(block * blocks, random);
-  const std::vector<T> query = random_elements<T>(static_cast<size_t>(tokens) * shape.heads * kHeadSize, random);
+  std::vector<T> cache = random_elements<T>(block * blocks, random);
+  std::vector<T> query = random_elements<T>(static_cast<size_t>(tokens) * shape.heads * kHeadSize, random);
+  if (!finite) {
+    // What a conversion to integers must survive: no number, and scores beyond every power of two.
+    query[kHeadSize / 2] = element<T>(std::numeric_limits<float>::quiet_NaN());
+    query.back() = element<T>(1e38f);
+    cache[half / 2] = element<T>(-std::numeric_limits<float>::infinity());
+    cache.back() = element<T>(std::numeric_limits<float>::infinity());
+  }
   std::vector<T> out(query.size());
   Call call{};
   call.query = query.data();
@@ -78,7 +86,7 @@ int run(const Shape& shape, int dtype, int level, int missing_entries = 0) {
   call.scale = 1.0f / 16;
   if (paceline_paged_prefill(&call) != 0) return 1;
   for (T e : out)
-    if (!std::isfinite(widened(e))) return 2;
+    if (finite && !std::isfinite(widened(e))) return 2;
   return 0;
 }
 
@@ -98,9 +106,12 @@ int main(int argc, char** argv) {
     for (const Shape& shape : shapes)
       for (int dtype : {kFloat32, kBFloat16}) {
         if (!paceline_level_runs(level, dtype)) continue;
-        const int status = dtype == kFloat32 ? run<float>(shape, dtype, level) : run<uint16_t>(shape, dtype, level);
-        if (status != 0) return std::printf("%s: status %d\n", paceline_level_name(level), status), 1;
-        ++ran;
+        for (bool finite : {true, false}) {
+          const int status = dtype == kFloat32 ? run<float>(shape, dtype, level, 0, finite)
+                                               : run<uint16_t>(shape, dtype, level, 0, finite);
+          if (status != 0) return std::printf("%s: status %d\n", paceline_level_name(level), status), 1;
+          ++ran;
+        }
       }
   std::printf("%d runs\n", ran);
 }

@@ -1,6 +1,7 @@
 // Runs the emulated CUDA kernel on buffers of exact size under the address sanitizer: what memcheck does on a GPU.
 #include "../../kernels/emulation/driver.cpp"
 
+#include <limits>
 #include <random>
 #include <string>
 
@@ -18,7 +19,7 @@ std::vector<half> random_halves(size_t count, std::mt19937& random) {
   return v;
 }
 
-int run(const Shape& shape, int missing_entries) {
+int run(const Shape& shape, int missing_entries, bool finite = true) {
   std::mt19937 random(1);
   int blocks = 0, most_pages = 0, tokens = 0, longest = 0;
   for (int length : shape.lengths) most_pages = std::max(most_pages, (length + shape.page - 1) / shape.page);
@@ -31,8 +32,14 @@ int run(const Shape& shape, int missing_entries) {
   table.resize(table.size() - missing_entries);
   table.shrink_to_fit();
   const size_t token = static_cast<size_t>(shape.kv_heads) * paceline::kHeadSize, block = token * shape.page;
-  const std::vector<half> key = random_halves(block * blocks, random), value = random_halves(block * blocks, random);
-  const std::vector<half> query = random_halves(static_cast<size_t>(tokens) * shape.heads * paceline::kHeadSize, random);
+  std::vector<half> key = random_halves(block * blocks, random), value = random_halves(block * blocks, random);
+  std::vector<half> query = random_halves(static_cast<size_t>(tokens) * shape.heads * paceline::kHeadSize, random);
+  if (!finite) {
+    query[paceline::kHeadSize / 2] = static_cast<half>(std::numeric_limits<float>::quiet_NaN());
+    query.back() = static_cast<half>(6e4f);
+    key[token / 2] = static_cast<half>(-std::numeric_limits<float>::infinity());
+    value.back() = static_cast<half>(std::numeric_limits<float>::infinity());
+  }
   std::vector<half> out(query.size());
   paceline::Arguments a{};
   a.query = query.data();
@@ -55,7 +62,7 @@ int run(const Shape& shape, int missing_entries) {
                           static_cast<unsigned>(shape.rows.size()), static_cast<unsigned>(shape.heads)};
   run_grid(a, paceline::kSharedBytes);
   for (half e : out)
-    if (!std::isfinite(static_cast<float>(e))) return 2;
+    if (finite && !std::isfinite(static_cast<float>(e))) return 2;
   return 0;
 }
 
@@ -70,6 +77,7 @@ int main(int argc, char** argv) {
   // A block table that lacks its last entry, to show that the sanitizer is on.
   if (argc > 1 && std::string(argv[1]) == "overrun") return run(shapes[1], 1);
   for (const Shape& shape : shapes)
-    if (run(shape, 0) != 0) return std::printf("not finite\n"), 1;
-  std::printf("%zu runs\n", shapes.size());
+    for (bool finite : {true, false})
+      if (run(shape, 0, finite) != 0) return std::printf("not finite\n"), 1;
+  std::printf("%zu runs\n", 2 * shapes.size());
 }

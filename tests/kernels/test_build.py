@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,6 +16,18 @@ from paceline.kernels import build_cpu
 from paceline.kernels.loader import LEVEL_VARIABLE, CpuKernels, KernelUnavailableError
 
 LIBRARY_IN_WHEEL = "paceline/kernels/paged_prefill_cpu.so"
+USE_INSTALLED = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from batches import Batch, make
+from paceline.kernels import build_cpu
+from paceline.kernels.ops import paged_prefill
+from paceline.kernels.reference import paged_prefill_reference
+call = make(Batch(rows=(5,), lengths=(900,), heads=6, kv_heads=1))
+paged_prefill(**vars(call))
+print(build_cpu.LIBRARY, torch.allclose(call.out, paged_prefill_reference(call), atol=2e-3, rtol=1e-2))
+"""
 
 
 @pytest.fixture
@@ -44,14 +57,48 @@ def contents(checkout: Path) -> tuple[str, list[str]]:
         return wheel.name, archive.namelist()
 
 
+def wheel_of(checkout: Path) -> list[str]:
+    """Build a checkout's wheel and return the names of its files."""
+    done = build_wheel(checkout, "Require")
+    assert done.returncode == 0, done.stderr
+    return contents(checkout)[1]
+
+
 def test_a_wheel_has_the_library_and_serves_every_python(checkout: Path) -> None:
     done = build_wheel(checkout, "Require")
     assert done.returncode == 0, done.stderr
     name, files = contents(checkout)
     assert "-py3-none-linux_" in name
     assert LIBRARY_IN_WHEEL in files
-    assert "paceline/kernels/cuda/paged_prefill.cu" in files
+    sources = {f"paceline/kernels/cuda/{path.name}" for path in (ROOT / "kernels" / "cuda").iterdir()}
+    assert sources == {file for file in files if file.endswith((".cu", ".cuh"))}
     assert not any(file.endswith((".cpp", ".h")) for file in files)
+
+
+def test_an_installed_wheel_runs_its_own_library(checkout: Path, tmp_path: Path) -> None:
+    assert build_wheel(checkout, "Require").returncode == 0
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    folders = [str(installed), str(Path(__file__).parent)]
+    done = subprocess.run([sys.executable, "-P", "-c", USE_INSTALLED, *folders], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(installed / LIBRARY_IN_WHEEL), "True"]
+
+
+def test_a_source_distribution_builds_the_library(checkout: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", "dist"]
+    environment = {**os.environ, "PACELINE_CPU_KERNELS": "Skip"}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (packed,) = (checkout / "dist").glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    built = build_wheel(unpacked, "Require")
+    assert built.returncode == 0, built.stderr
+    assert set(contents(unpacked)[1]) == set(wheel_of(checkout))
 
 
 def test_without_a_compiler_the_build_says_so_and_leaves_the_library_out(checkout: Path) -> None:

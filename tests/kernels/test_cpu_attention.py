@@ -7,6 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 from batches import Batch, assert_close, make, token_place
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline.kernels.loader import CpuKernels, cpu_kernels
 from paceline.kernels.reference import paged_prefill_reference
@@ -43,7 +45,7 @@ def test_sources_own_case_on_its_pages(kernels: CpuKernels, dtype: torch.dtype, 
 
 @each_level
 def test_every_page_gives_the_same_bits(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
-    pages = (16, 32, 528, 784, 800, 832, 1056, 1568)
+    pages = (16, 32, 528, 784, 800, 816, 832, 896, 1056, 1568)
     batch = replace(MIXED, dtype=dtype)
     outputs = [run(kernels, batch.with_page(page), level) for page in pages]
     assert_close(outputs[0], reference(batch))
@@ -65,6 +67,71 @@ def test_a_whole_prompt_of_4096_rows(kernels: CpuKernels, dtype: torch.dtype) ->
     batch = Batch(rows=(4096,), lengths=(4096,), heads=6, kv_heads=1, dtype=dtype)
     level = kernels.levels(dtype)[-1]
     assert_close(run(kernels, batch, level), reference(batch))
+
+
+ROWS = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    15,
+    16,
+    17,
+    24,
+    31,
+    32,
+    33,
+    47,
+    48,
+    49,
+    63,
+    64,
+    65,
+    96,
+    127,
+    128,
+    129,
+    192,
+    255,
+    256,
+    257,
+    384,
+    511,
+)
+ROWS += (512, 513, 640, 784, 1000, 1023, 1024, 1025, 1536, 2047, 2048, 2049, 3000, 4095)
+"""Around every multiple of a tile's rows and of a tile's keys, up to a step's limit of tokens."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_query_rows_around_the_tiles(kernels: CpuKernels, dtype: torch.dtype) -> None:
+    for rows in ROWS:
+        batch = Batch(rows=(rows,), lengths=(rows + 37,), page=784, heads=2, kv_heads=1, dtype=dtype, seed=rows)
+        assert_close(run(kernels, batch, kernels.levels(dtype)[-1]), paged_prefill_reference(make(batch)))
+
+
+SEQUENCES = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 700)), min_size=1, max_size=5)
+
+
+@each_level
+@given(
+    sequences=SEQUENCES,
+    page=st.integers(1, 100).map(lambda slots: 16 * slots),
+    heads=st.sampled_from(((1, 1), (6, 1), (12, 2), (4, 4))),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_batch_on_any_page(
+    kernels: CpuKernels,
+    dtype: torch.dtype,
+    level: str,
+    sequences: list[tuple[int, int]],
+    page: int,
+    heads: tuple[int, int],
+) -> None:
+    rows = tuple(new for new, _ in sequences)
+    lengths = tuple(max(1, new + known) for new, known in sequences)
+    batch = Batch(rows, lengths, page, *heads, dtype=dtype)
+    assert_close(run(kernels, batch, level), paged_prefill_reference(make(batch), torch.float32))
 
 
 @each_level

@@ -7,6 +7,7 @@ import pytest
 import torch
 from batches import Batch, assert_close, make
 
+from paceline.kernels import ops
 from paceline.kernels.arguments import PagedPrefill, PageIndexError
 from paceline.kernels.ops import paged_prefill
 from paceline.kernels.reference import paged_prefill_reference
@@ -27,6 +28,11 @@ def narrow(call: PagedPrefill) -> PagedPrefill:
     return replace(call, **{name: getattr(call, name)[..., :128] for name in names})
 
 
+def as_dtype(call: PagedPrefill, dtype: torch.dtype) -> PagedPrefill:
+    names = ("query", "key_cache", "value_cache", "out")
+    return replace(call, **{name: getattr(call, name).to(dtype) for name in names})
+
+
 def int32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
@@ -43,6 +49,7 @@ CASES: dict[str, tuple[Callable[[PagedPrefill], PagedPrefill], str]] = {
     "mixed dtypes": (lambda c: replace(c, key_cache=c.key_cache.bfloat16()), "key_cache has dtype"),
     "long table": (lambda c: replace(c, block_table=c.block_table.long()), "block_table has dtype"),
     "heads": (lambda c: caches(c, lambda t: t.expand(-1, 4, -1, -1)), "share"),
+    "no heads": (lambda c: replace(c, query=c.query[:, :0], out=c.out[:, :0]), "0 heads don't share"),
     "queries beyond the length": (lambda c: replace(c, seq_lens=int32(4, 90)), "length of 4"),
     "length beyond the pages": (lambda c: replace(c, seq_lens=int32(70, 97)), "97 tokens"),
     "starts beyond the queries": (lambda c: replace(c, query=c.query[:44], out=c.out[:44]), "ends at 45"),
@@ -63,6 +70,35 @@ def test_refused_before_anything_is_written(change: Callable[[PagedPrefill], Pag
     assert (call.out == 7.0).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c, "query has dtype torch.float32: this device's kernel takes torch.float16"),
+        (lambda c: as_dtype(c, torch.bfloat16), "query has dtype torch.bfloat16"),
+        (lambda c: replace(as_dtype(c, torch.float16), out=c.out), "out has dtype torch.float32"),
+        (lambda c: caches(as_dtype(c, torch.float16), lambda t: t[:, :, :24]), "page 24"),
+        (lambda c: narrow(as_dtype(c, torch.float16)), "head size 128"),
+        (lambda c: replace(as_dtype(c, torch.float16), seq_lens=c.seq_lens.long()), "seq_lens has dtype"),
+    ],
+)
+def test_the_gpus_side_refuses_before_it_asks_for_a_gpu(
+    change: Callable[[PagedPrefill], PagedPrefill], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        ops._on_cuda(*vars(change(untouched())).values())
+
+
+@pytest.mark.parametrize("block", [-1, 10_000])
+def test_debug_mode_of_the_gpus_side_names_a_block_outside_the_cache(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
+    call = as_dtype(untouched(), torch.float16)
+    call.block_table[1, 1] = block
+    with pytest.raises(PageIndexError, match=f"sequence 1, page 1: block {block} is outside"):
+        ops._on_cuda(*vars(call).values())
+
+
 @pytest.mark.parametrize("block", [-1, 10_000])
 def test_debug_mode_names_a_block_outside_the_cache(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
@@ -79,6 +115,14 @@ def test_debug_mode_passes_what_is_right_and_unused_entries(monkeypatch: pytest.
     call.block_table[0, 1] = -1  # beyond the first sequence's only page
     operate(call)
     assert_close(call.out, paged_prefill_reference(call))
+
+
+def test_debug_mode_passes_over_a_sequence_without_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_KERNEL_DEBUG", "1")
+    call = make(Batch(rows=[0, 40], lengths=[30, 90], page=48, heads=6, kv_heads=1))
+    call.block_table[0] = -1
+    operate(call)
+    assert_close(call.out, paged_prefill_reference(replace(call, block_table=call.block_table.clamp(min=0))))
 
 
 def test_operator_passes_torchs_own_checks() -> None:
