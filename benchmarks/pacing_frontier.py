@@ -137,16 +137,22 @@ def row(arm: ArmResult) -> dict[str, Any]:
 def undisturbed_arms(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]) -> dict[str, dict[str, Any]]:
     """Return every arm's rate and TTFT on an undisturbed machine, what the formula predicts for them, and its errors.
 
-    The formula gets the rate before the prefill from the blocks of all arms, which ran the same then, and the rest from
-    those of the unpaced arm and its control.
+    The formula gets the rate before the prefill from the blocks of all arms, which ran the same then, and the rest
+    from those of the unpaced arm and its control: the TTFT, and the mixed step as the engine recorded it. What a
+    client counts from the prompt's sending to its first token also holds the tokens of the moment before the engine
+    had the prompt, some four beside as many as the prompt has chunks.
     """
     control = [plan.control.name] if plan.control else []
     unpaced = [block for name in (plan.baseline.name, *control) for block in blocks[name]]
     everything = [block for own in blocks.values() for block in own]
-    base = best(everything, Metric.RESIDENT_RATE_BEFORE) | best(unpaced, RATE) | best(unpaced, WAIT)
+    mixed_steps = [block.prefill_steps.mean_chunk_step_seconds for block in unpaced if block.prefill_steps]
+    mixed_step = undisturbed([seconds for seconds in mixed_steps if seconds], higher_is_better=False)
+    rate = Estimate(value=1 / mixed_step, low=1 / mixed_step, high=1 / mixed_step, blocks=len(mixed_steps))
+    base = best(everything, Metric.RESIDENT_RATE_BEFORE) | {RATE: rate} | best(unpaced, WAIT)
     found = {}
     for arm in plan.arms:
-        own = base if arm == plan.baseline else best(blocks[arm.name], RATE) | best(blocks[arm.name], WAIT)
+        mine = unpaced if arm == plan.baseline else blocks[arm.name]
+        own = best(mine, RATE) | best(mine, WAIT)
         predicted = predict(arm, plan.baseline, base)
         found[arm.name] = {metric.value: round(own[metric].value, 3) for metric in (RATE, WAIT)} | {
             f"{metric.value}Error": round(value / own[metric].value - 1, 4) for metric, value in predicted.items()
