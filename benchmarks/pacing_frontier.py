@@ -8,9 +8,8 @@ their cores do, by interval_scheduler.py). Each alternates block by block with t
 to its own, and is compared with what pacing gives at the TTFT that it had itself.
 
 A shared machine may run at half its speed for seconds, so many short blocks are run, and what is compared are the
-best quarters of each arm's: those that nobody disturbed. The formula is held against every block at the speed that
-the machine had in it, which the block's own decode steps tell. Medians over all blocks, and the formula's error from
-the unpaced medians alone and from each block's own mixed and decode steps, stand beside.
+best quarters of each arm's: those that nobody disturbed. Medians over all blocks stand beside them, and so does the
+formula's error against each paced block's own mixed and decode steps, as the engine recorded them.
 
 A CPU engine has a worker process besides, for which its core spins while it computes, as `paceline up` starts it too.
 With --one-process there is none: quieter on two cores, and its steps cost less beside their tokens.
@@ -155,26 +154,10 @@ def undisturbed_arms(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRe
         mine = unpaced if arm == plan.baseline else blocks[arm.name]
         own = best(mine, RATE) | best(mine, WAIT)
         predicted = predict(arm, plan.baseline, base)
-        before = base[Metric.RESIDENT_RATE_BEFORE].value
-        errors = {metric: at_own_speed(metric, value, before, mine) for metric, value in predicted.items()}
         found[arm.name] = {metric.value: round(own[metric].value, 3) for metric in (RATE, WAIT)} | {
-            f"{metric.value}Error": round(error, 4) for metric, error in errors.items()
+            f"{metric.value}Error": round(value / own[metric].value - 1, 4) for metric, value in predicted.items()
         }
     return found
-
-
-def at_own_speed(metric: Metric, predicted: float, before: float, blocks: Sequence[BlockRecord]) -> float:
-    """Return the median error of a prediction over an arm's blocks, each at the speed that the machine had in it.
-
-    That speed is told by the block's own decode steps, as the engine recorded them, against an undisturbed one.
-    """
-    errors = []
-    for block in blocks:
-        if block.prefill_steps is not None and block.prefill_steps.mean_other_step_seconds:
-            slower = block.prefill_steps.mean_other_step_seconds * before
-            expected = predicted / slower if metric.higher_is_better else predicted * slower
-            errors.append(expected / block.metrics[metric] - 1)
-    return statistics.median(errors)
 
 
 def best(blocks: Sequence[BlockRecord], metric: Metric) -> dict[Metric, Estimate]:
@@ -232,9 +215,10 @@ def show(name: str, arm: Mapping[str, Any]) -> None:
     best_blocks = arm[UNDISTURBED]
     said = f"resident {best_blocks[RATE.value]:8.3f} tok/s, TTFT {best_blocks[WAIT.value]:8.3f} s"
     if f"{RATE.value}Error" in best_blocks:
-        said += f", formula off by {errors_of(best_blocks)} at a block's own speed"
-        said += f"; medians {arm[RATE.value][0]:.3f} and {arm[WAIT.value][0]:.3f}, off by {errors_of(arm)}"
-        said += f", by their own steps {arm[OWN_STEPS]:+.1%}"
+        said += (
+            f", formula off by {errors_of(best_blocks)}; medians {arm[RATE.value][0]:.3f} and {arm[WAIT.value][0]:.3f}"
+        )
+        said += f", off by {errors_of(arm)}, by their own steps {arm[OWN_STEPS]:+.1%}"
     print(f"{name:<42} {said}", flush=True)
 
 
@@ -294,7 +278,7 @@ def frontier(
         for metric in (RATE, WAIT)
     }
     targets = {
-        f"formula's largest error on {metric.value}, at a block's speed": Target(MAX_ERROR, max(found))
+        f"formula's largest error on {metric.value}, undisturbed": Target(MAX_ERROR, max(found))
         for metric, found in errors.items()
         if found
     }
