@@ -69,37 +69,9 @@ def test_a_whole_prompt_of_4096_rows(kernels: CpuKernels, dtype: torch.dtype) ->
     assert_close(run(kernels, batch, level), reference(batch))
 
 
-ROWS = (
-    1,
-    2,
-    3,
-    5,
-    8,
-    15,
-    16,
-    17,
-    24,
-    31,
-    32,
-    33,
-    47,
-    48,
-    49,
-    63,
-    64,
-    65,
-    96,
-    127,
-    128,
-    129,
-    192,
-    255,
-    256,
-    257,
-    384,
-    511,
-)
-ROWS += (512, 513, 640, 784, 1000, 1023, 1024, 1025, 1536, 2047, 2048, 2049, 3000, 4095)
+EDGES = (16, 32, 48, 64, 128, 256, 512, 1024, 2048)
+ROWS = [edge + step for edge in EDGES for step in (-1, 0, 1)]
+ROWS += [1, 2, 3, 5, 8, 24, 96, 192, 384, 640, 784, 1000, 1536, 3000, 4095]
 """Around every multiple of a tile's rows and of a tile's keys, up to a step's limit of tokens."""
 
 
