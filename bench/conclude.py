@@ -37,7 +37,7 @@ def conclude(
     arms = _with_predictions(plan, [_arm_result(plan, arm, own, audits) for arm, own in measured.items()])
     comparisons = _comparisons(plan, measured, {arm.arm: arm for arm in arms})
     audits += output_audits(plan, requests)
-    audits += formula_audits(arms)
+    audits += formula_audits(plan, arms, measured)
     audits += steady_audits(comparisons)
     audits += control_audit(plan, comparisons)
     return ExperimentResult(

@@ -5,10 +5,11 @@ N*k / (Tm + (N-1)*Td) tokens per second and makes the prefill take C*(Tm + (N-1)
 rate before the prefill k/Td, so k and C cancel and nothing but measured rates is left.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 from paceline.bench.plan import Arm
-from paceline.bench.records import Estimate, Metric
+from paceline.bench.records import BlockRecord, Estimate, Metric
 from paceline.engine_ext.settings import PacingMode
 
 
@@ -30,3 +31,23 @@ def predict(arm: Arm, baseline: Arm, measured: Mapping[Metric, Estimate]) -> dic
         Metric.RESIDENT_RATE_DURING: interval / (1 / during + (interval - 1) / before),
         Metric.TIME_TO_FIRST_TOKEN: wait * (1 + (interval - 1) * during / before),
     }
+
+
+def rate_by_own_steps(interval: int, blocks: Sequence[BlockRecord], baseline: Sequence[BlockRecord]) -> float | None:
+    """Return the residents' tokens per second by the formula with the step times of the arm's own blocks, the median.
+
+    The unpaced `baseline` only tells how many tokens a step brings a resident, which no machine's speed changes. None
+    where the engine told no step times, which an arm that held nothing back has none of either.
+    """
+    per_step = [
+        block.metrics[Metric.RESIDENT_RATE_DURING] * steps.mean_chunk_step_seconds
+        for block in baseline
+        if (steps := block.prefill_steps) and steps.mean_chunk_step_seconds
+        if Metric.RESIDENT_RATE_DURING in block.metrics
+    ]
+    cycles = [
+        steps.mean_chunk_step_seconds + (interval - 1) * steps.mean_other_step_seconds
+        for block in blocks
+        if (steps := block.prefill_steps) and steps.mean_chunk_step_seconds and steps.mean_other_step_seconds
+    ]
+    return median(interval * median(per_step) / cycle for cycle in cycles) if per_step and cycles else None

@@ -5,8 +5,8 @@ from bench_records import CLOCK, ENGINE, block, plan
 
 from paceline.bench.conclude import conclude
 from paceline.bench.plan import Arm
-from paceline.bench.prediction import predict
-from paceline.bench.records import AuditOutcome, Estimate, Metric
+from paceline.bench.prediction import predict, rate_by_own_steps
+from paceline.bench.records import AuditOutcome, AuditResult, Estimate, Metric, PrefillSteps
 from paceline.engine_ext.settings import CoalescingSettings, FinalChunk, PacingMode, PacingSettings, SloSettings
 
 OFF = Arm(name="off")
@@ -74,3 +74,49 @@ def test_a_multiple_is_at_least_four_fifths_of_the_prediction(during: float, out
     assert said in audits[0].message
     assert math.isclose(result.arms[1].predicted[Metric.RESIDENT_RATE_DURING], 4 / 0.56)
     assert math.isclose(result.arms[1].predicted[Metric.TIME_TO_FIRST_TOKEN], 10.0 * 1.12)
+
+
+def steps(chunk_seconds: float, other_seconds: float | None) -> PrefillSteps:
+    return PrefillSteps(
+        complete=True,
+        chunks=8,
+        tokens=1_024,
+        steps=8 if other_seconds is None else 29,
+        mean_chunk_step_seconds=chunk_seconds,
+        mean_other_step_seconds=other_seconds,
+        revisions=(1,),
+    )
+
+
+def formula_audit(during: float, own: PrefillSteps) -> AuditResult:
+    unpaced = [block("off", n, during=2.0, prefill_steps=steps(0.5, None)) for n in (0, 1)]
+    paced = [block("n4", n, during=during, prefill_steps=own) for n in (0, 1)]
+    [audit] = [a for a in conclude(plan(), ENGINE, CLOCK, unpaced + paced, []).audits if a.name == "pacingFormula"]
+    return audit
+
+
+def test_slower_steps_in_the_paced_blocks_are_not_taken_for_a_schedule_that_was_not_kept() -> None:
+    """One token a step; 4 / (0.8 + 3 x 0.04) = 4.35 by the arm's own steps, 7.14 by the unpaced arm's."""
+    audit = formula_audit(4.3, steps(0.8, 0.04))
+    assert audit.outcome is AuditOutcome.NOT_APPLICABLE
+    assert "60% of the 7.1" in audit.message
+    assert "99% of the 4.3" in audit.message
+
+
+@pytest.mark.parametrize("own", [steps(0.5, 0.02), steps(0.5, None)])
+def test_too_few_tokens_for_the_steps_that_ran_is_a_failure(own: PrefillSteps) -> None:
+    """By its own steps 7.14 too, or every step carried a chunk: the interval was not kept."""
+    assert formula_audit(4.3, own).outcome is AuditOutcome.FAILED
+
+
+def test_tokens_a_step_come_from_the_unpaced_blocks() -> None:
+    """Two tokens a step (4 tok/s at 0.5 s): 4 x 2 / (0.5 + 3 x 0.1) = 10; no step times, no figure."""
+    unpaced, paced = (
+        block("off", during=4.0, prefill_steps=steps(0.5, None)),
+        block("n4", prefill_steps=steps(0.5, 0.1)),
+    )
+    found = rate_by_own_steps(4, [paced], [unpaced])
+    assert found is not None
+    assert math.isclose(found, 10.0)
+    assert rate_by_own_steps(4, [block("n4")], [unpaced]) is None
+    assert rate_by_own_steps(4, [paced], [block("off")]) is None
