@@ -19,7 +19,8 @@ class EngineReport:
     """What a pod's engine answered, or why it did not.
 
     `behind` names the engine cores that run older settings than the pod as a whole was given. `refused` tells that
-    the engine understood the settings and can't run them: only a change of the profile helps.
+    the engine understood the settings and can't run them: only a change of the profile helps. `page_gate` says in a
+    line what the page gate does, nothing where it is disabled.
     """
 
     settings: LiveSettings | None = None
@@ -28,6 +29,7 @@ class EngineReport:
     behind: tuple[str, ...] = ()
     error: str = ""
     refused: bool = False
+    page_gate: str = ""
 
     def runs(self, wanted: LiveSettings) -> bool:
         """Tell whether every core of the engine runs these very settings."""
@@ -122,7 +124,13 @@ def read_report(status: int, answer: Any, *, conflict: str = "") -> EngineReport
         reasons=reasons,
         behind=behind,
         error=f"the engine runs others: {conflict}" if conflict else "",
+        page_gate=_page_gate(answer.get("pageGate", ())),
     )
+
+
+def _page_gate(gates: Iterable[Mapping[str, Any]]) -> str:
+    """Return what the gates of an engine's cores say, each different line once."""
+    return "; ".join(dict.fromkeys(str(gate["message"]) for gate in gates if gate.get("message")))
 
 
 def _name(core: Mapping[str, Any]) -> str:

@@ -82,4 +82,5 @@ def _pod_status(pod: PodView, facts: Facts) -> PodStatus:
         revision=revision,
         restarts=pod.container.restarts,
         message=message[:_LONGEST_MESSAGE],
+        page_gate="" if report is None else report.page_gate[:_LONGEST_MESSAGE],
     )

@@ -146,6 +146,8 @@ def _print_one(row: dict[str, Any]) -> None:
             made.add_row(what, str(value))
     for engine in row.get("engines", ()):
         made.add_row(f"Engine {engine['name']}", _engine(engine))
+        if engine.get("pageGate"):
+            made.add_row("Page gate", engine["pageGate"])
     result_console().print(made)
 
 

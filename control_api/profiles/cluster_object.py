@@ -129,6 +129,7 @@ class ClusterProfile:
             # The condition speaks for all of them: which of several can't be paced is in its message.
             paced=None if truth is False and len(self.status.pods) > 1 else truth,
             message="; ".join(filter(None, messages)) or None,
+            page_gate=pod.page_gate or None,
         )
 
 

@@ -30,19 +30,27 @@ class CoreState(_Reply):
     reasons: list[str] = []
 
 
+class GateState(_Reply):
+    """What the page gate of one engine core does, in a line; nothing where the profile does not ask for it."""
+
+    message: str | None = None
+
+
 class AdminReply(_Reply):
-    """The settings of an engine and the state of each of its cores."""
+    """The settings of an engine and the state of each of its cores; `page_gate` is in the order of `engines`."""
 
     settings: LiveSettings
     engines: list[CoreState]
     compatible: bool
     reasons: list[str] = []
+    page_gate: list[GateState] = []
 
     def statuses(self, wanted: LiveSettings) -> tuple[EngineStatus, ...]:
         """Return how far each core is on the way to the wanted settings."""
-        return tuple(self._status(core, wanted) for core in self.engines)
+        gates = self.page_gate or [GateState()] * len(self.engines)
+        return tuple(self._status(core, gate, wanted) for core, gate in zip(self.engines, gates, strict=True))
 
-    def _status(self, core: CoreState, wanted: LiveSettings) -> EngineStatus:
+    def _status(self, core: CoreState, gate: GateState, wanted: LiveSettings) -> EngineStatus:
         applied = (core.epoch, core.revision) == wanted.fence and self.settings.same_knobs(wanted)
         reasons = list(dict.fromkeys([*core.reasons, *([] if self.compatible else self.reasons)]))
         if not applied:
@@ -55,6 +63,7 @@ class AdminReply(_Reply):
             applied=applied,
             paced=core.paced and self.compatible,
             message="; ".join(reasons) or None,
+            page_gate=gate.message,
         )
 
 

@@ -11,7 +11,8 @@ class EngineStatus(Schema):
     """What one engine core runs.
 
     `revision` is None while it does not answer. `applied` tells that it runs the wanted revision; `paced` that it can
-    pace at all. `message` says what keeps it from either.
+    pace at all. `message` says what keeps it from either, `page_gate` what the page gate does and what it leaves to
+    the engine; None where the profile does not ask for the gate.
     """
 
     name: str
@@ -19,6 +20,7 @@ class EngineStatus(Schema):
     applied: bool = False
     paced: bool | None = None
     message: str | None = None
+    page_gate: str | None = None
 
 
 class PacingStatus(Schema):
@@ -69,6 +71,6 @@ PACING_STATUS_EXAMPLE: dict[str, Any] = {
     "pacing": {"mode": "Fixed", "interval": 4, "slo": None},
     "revision": 7,
     "applied": True,
-    "engines": [{"name": "engine", "revision": 7, "applied": True, "paced": True, "message": None}],
+    "engines": [{"name": "engine", "revision": 7, "applied": True, "paced": True, "message": None, "pageGate": None}],
     "supersededBy": None,
 }

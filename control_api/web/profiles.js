@@ -33,7 +33,7 @@ function engineRow(engine, revision) {
     h("th", { scope: "row" }, engine.name),
     h("td", { class: "number" }, engine.revision === null ? "–" : `${engine.revision} of ${revision}`),
     h("td", null, lag),
-    h("td", { class: "message" }, engine.message ?? ""));
+    h("td", { class: "message" }, [engine.message, engine.pageGate].filter(Boolean).join("; ")));
 }
 
 function field(id, label, hint, attributes) {

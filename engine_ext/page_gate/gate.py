@@ -84,15 +84,29 @@ class PageGate:
         return is_measured(self.mode, cpu_kernels().levels(dtype))
 
     def report(self, core: Any) -> dict[str, Any]:
-        """Return the gate's state in an engine core, as the admin route answers it."""
+        """Return the gate's state in an engine core, as the admin route answers it; `message` says it in a line."""
+        tokens = page_tokens(core.scheduler.kv_cache_config)
+        page_reason = self.page_reason(core.vllm_config) if self.active else None
+        counted = self.counters.as_dict(core.vllm_config.parallel_config.data_parallel_index)
         return {
             "mode": self.mode.value,
             "active": self.active,
             "reason": self.unavailable,
-            "pageTokens": page_tokens(core.scheduler.kv_cache_config),
-            "pageReason": self.page_reason(core.vllm_config) if self.active else None,
-            **self.counters.as_dict(core.vllm_config.parallel_config.data_parallel_index),
+            "pageTokens": tokens,
+            "pageReason": page_reason,
+            "message": self._message(tokens, page_reason, list(counted["refused"])),
+            **counted,
         }
+
+    def _message(self, tokens: int, page_reason: str | None, refused: list[str]) -> str | None:
+        """Return what the gate does in a line without counts, for a status that should not change all the time."""
+        if self.mode is GateMode.DISABLED:
+            return None
+        if self.unavailable is not None:
+            return f"{self.mode}: off, {self.unavailable}"
+        whose = f"the engine's own ({page_reason})" if page_reason else "as the model asks for"
+        left = f"; calls left to the engine: {', '.join(refused)}" if refused else ""
+        return f"{self.mode}: pages of {tokens} tokens, {whose}{left}"
 
 
 def cache_layout(dtype: torch.dtype, head_size: int) -> str:

@@ -77,6 +77,8 @@ class PodStatus(StatusModel):
     """Restarts of the engine's container."""
     message: Message = ""
     """What keeps the pod from being ready or up to date."""
+    page_gate: Message = ""
+    """What the page gate does on this pod, and the reasons why it leaves calls to the engine; empty where disabled."""
 
 
 class ChangeKind(StrEnum):

@@ -33,7 +33,9 @@ def test_a_change_is_answered_once_the_engine_runs_it(api: Api, engine: FakeEngi
         "pacing": {"mode": "Fixed", "interval": 8, "slo": None},
         "revision": 1,
         "applied": True,
-        "engines": [{"name": "engine", "revision": 1, "applied": True, "paced": True, "message": None}],
+        "engines": [
+            {"name": "engine", "revision": 1, "applied": True, "paced": True, "message": None, "pageGate": None}
+        ],
         "supersededBy": None,
     }
     assert engine.settings == kept(state)
@@ -195,6 +197,12 @@ def test_an_engine_that_can_not_pace_says_so_beside_its_revision(api: Api, engin
     (shown,) = api.client.put(PACING, json=fixed(8)).json()["engines"]
     assert (shown["applied"], shown["paced"]) == (True, False)
     assert shown["message"] == "vLLM 9.9 is not in the tested range"
+
+
+def test_what_the_page_gate_does_and_leaves_to_the_engine_is_told(api: Api, engine: FakeEngine) -> None:
+    engine.page_gate = "AnyPage: pages of 784 tokens, as the model asks for; calls left to the engine: CacheLayout"
+    (shown,) = api.client.get(PACING).json()["engines"]
+    assert (shown["pageGate"], shown["message"]) == (engine.page_gate, None)
 
 
 def test_a_wrong_admin_token_is_told_and_never_shown(api: Api, state: Path) -> None:

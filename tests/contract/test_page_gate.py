@@ -149,6 +149,37 @@ def test_auto_leaves_everything_to_the_engine_where_only_portable_code_runs(
     assert after["refused"]["NotMeasured"] == before["refused"].get("NotMeasured", 0) + 1
 
 
+@pytest.mark.parametrize(
+    ("gate", "changes", "refused", "message"),
+    [
+        (PageGate(), {}, (), None),
+        (PageGate(GateMode.AUTO, unavailable="no library"), {}, (), "Auto: off, no library"),
+        (PageGate(GateMode.ANY_PAGE), {}, (), "AnyPage: pages of 784 tokens, as the model asks for"),
+        (
+            PageGate(GateMode.ANY_PAGE),
+            {},
+            ("SoftCap", "Dtype"),
+            "AnyPage: pages of 784 tokens, as the model asks for; calls left to the engine: Dtype, SoftCap",
+        ),
+        (
+            PageGate(GateMode.ANY_PAGE),
+            {"is_hybrid": False},
+            (),
+            "AnyPage: pages of 784 tokens, the engine's own "
+            "(NotHybrid: only the page of hybrid models follows from the model)",
+        ),
+    ],
+    ids=["disabled", "unavailable", "served", "refused calls", "the engine's page"],
+)
+def test_what_the_gate_does_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, gate: PageGate, changes: dict[str, Any], refused: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setattr(cpu_attn, "_get_attn_isa", lambda *_: "vec16")
+    gate.counters.refuse(refused)
+    assert gate.report(core(hybrid_config(**changes)))["message"] == message
+
+
 def test_the_page_reported_is_that_of_the_attention_layers() -> None:
     config = hybrid_config(block_size=128)  # an engine core's own figure may be older than what its workers settled on
     assert PageGate().report(core(config))["pageTokens"] == 784

@@ -75,6 +75,7 @@ def test_outputs_equal_those_of_vllms_own_kernel_and_page(
     assert [first_difference(mine, theirs) for mine, theirs in pairs] == [None] * len(PROMPTS)
     assert any(mine.tokens == theirs.tokens for mine, theirs in pairs)  # a tie parts few answers for good
     after = gate_report(gated)
+    assert after["message"] == f"AnyPage: pages of {MODEL_PAGE} tokens, as the model asks for"
     rows = sum(map(len, PROMPTS)) + len(PROMPTS) * (OUTPUT - 1)  # one attention layer; a last token is never run
     assert after["servedRows"] - before["servedRows"] == rows
     assert after["refused"] == {}

@@ -24,6 +24,7 @@ class FakeEngine:
     refuse: str | None = None
     silent: bool = False
     reasons: tuple[str, ...] = ()
+    page_gate: str | None = None
     shown: list[dict[str, Any]] = field(default_factory=list)
     pushes: list[LiveSettings] = field(default_factory=list)
 
@@ -135,7 +136,13 @@ class FakeEngine:
         ]
         settings = self.settings.model_dump(mode="json", by_alias=True)
         return JSONResponse(
-            {"settings": settings, "engines": cores, "compatible": not self.reasons, "reasons": list(self.reasons)}
+            {
+                "settings": settings,
+                "engines": cores,
+                "compatible": not self.reasons,
+                "reasons": list(self.reasons),
+                "pageGate": [{"mode": "AnyPage", "message": self.page_gate} for _ in cores],
+            }
         )
 
 

@@ -238,3 +238,23 @@ def test_a_remote_api_that_is_not_there(paceline: Paceline, monkeypatch: pytest.
 
     monkeypatch.setenv("PACELINE_API_URL", "127.0.0.1:9")
     assert "expected http://... or https://..." in paceline("status").err
+
+
+@pytest.mark.usefixtures("refusing_api")
+def test_one_profile_in_detail_tells_what_its_page_gate_does(
+    paceline: Paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = {"name": "engine", "revision": 3, "applied": True, "paced": True, "message": None}
+    told = "AnyPage: pages of 784 tokens, as the model asks for; calls left to the engine: SoftCap"
+    profile = {
+        "namespace": "default",
+        "name": "tiny",
+        "model": "tiny",
+        "profile": {"spec": {"pacing": {"mode": "Disabled"}}},
+        "status": {"revision": 3, "applied": True, "engines": [{**engine, "pageGate": told}]},
+    }
+    monkeypatch.setattr(Handler, "status", 200)
+    monkeypatch.setattr(Handler, "problem", json.dumps(profile).encode())
+    outcome = paceline("status", "tiny")
+    assert outcome.status == 0
+    assert told in " ".join(outcome.out.split())

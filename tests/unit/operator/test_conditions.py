@@ -176,6 +176,15 @@ def test_a_status_outlives_its_own_text() -> None:
     assert len(message) == 2_000
 
 
+def test_a_pod_shows_what_its_page_gate_does() -> None:
+    gated = replace(FACTS, reports={"web-1": replace(APPLIED, page_gate="AnyPage: off, no kernels")})
+    status = profile_status(observation(gated, InferenceProfileStatus(), "2026-01-01T00:00:00Z"))
+    assert [(pod.page_gate, pod.message, pod.applied) for pod in status.pods] == [
+        ("AnyPage: off, no kernels", "", "True")
+    ]
+    assert {condition.type: condition.status for condition in status.conditions}["Ready"] == "True"
+
+
 @pytest.mark.parametrize(
     ("pacing", "summary"),
     [

@@ -31,6 +31,21 @@ def test_a_core_that_is_behind_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        ([], ""),
+        ([{"mode": "Disabled", "message": None}], ""),
+        ([{"mode": "Auto"}], ""),
+        ([{"message": "Auto: off, no kernels"}, {"message": "Auto: off, no kernels"}], "Auto: off, no kernels"),
+        ([{"message": "a"}, {"message": "b"}], "a; b"),
+    ],
+    ids=["no gate", "disabled", "an older engine", "cores alike", "cores that differ"],
+)
+def test_what_the_page_gate_does_is_told_once(gates: list[dict[str, Any]], told: str) -> None:
+    assert read_report(200, answer(pageGate=gates)).page_gate == told
+
+
+@pytest.mark.parametrize(
     ("status", "body", "words"),
     [
         (401, {"title": "Unauthorized"}, "refused the admin token"),
