@@ -4,10 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from _engine import BenchmarkEngine
+from _undisturbed import RATE, WAIT, undisturbed
 
 from paceline.bench.engine import EngineAddress
 from paceline.bench.measuring_process import run_in_process
@@ -15,19 +16,6 @@ from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
 from paceline.bench.protocol import ProgressEvent, ProgressKind
 from paceline.bench.records import ArmResult, BlockRecord, Metric, RequestRecord
 from paceline.bench.runner import EngineLimits
-
-RATE: Final = Metric.RESIDENT_RATE_DURING
-WAIT: Final = Metric.TIME_TO_FIRST_TOKEN
-
-
-LEAST_DISTURBED: Final = 4
-"""One in so many blocks counts as undisturbed: the host halves this machine's speed for seconds at a time."""
-
-
-def undisturbed(values: Sequence[float], *, higher_is_better: bool) -> float:
-    """Return the mean of the best quarter of values, which the machine's other guests slowed down least."""
-    best = sorted(values, reverse=higher_is_better)[: math.ceil(len(values) / LEAST_DISTURBED)]
-    return statistics.mean(best)
 
 
 @dataclass

@@ -16,7 +16,6 @@ With --one-process there is none: quieter on two cores, and its steps cost less 
 """
 
 import asyncio
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,13 +26,13 @@ from typing import Any
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 from _common import ENGINE_PYTHON, ROOT, Target, arguments, report, versions
-from _duel import RATE, WAIT, Duel, Kept, compared, undisturbed
+from _duel import Duel, Kept, compared
 from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, example_spec, running_engine
+from _undisturbed import RATE, WAIT, own_steps_error, undisturbed_arms
 
 from paceline.bench.measuring_process import run_in_process
 from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
-from paceline.bench.prediction import predict
-from paceline.bench.records import ArmResult, BlockRecord, Estimate, ExperimentResult, Metric
+from paceline.bench.records import ArmResult, BlockRecord, ExperimentResult, Metric
 from paceline.bench.runner import EngineLimits
 from paceline.bench.simulator.calibrate import Stored, calibrate
 from paceline.bench.simulator.exchange import SimulatedArm, SimulationRequest, SimulationResult
@@ -59,19 +58,24 @@ class Alternative:
     scheduler: str = STOCK_SCHEDULER
 
 
-ALTERNATIVES = (
-    Alternative("max_num_batched_tokens=272", budget=272),
-    Alternative("long_prefill_token_threshold=256", arguments=("--long-prefill-token-threshold", "256")),
-    *(
-        Alternative(
-            f"prefill_schedule_interval={n}, as if data-parallel",
-            arguments=("--prefill-schedule-interval", str(n)),
-            scheduler=INTERVAL_SCHEDULER,
-        )
-        for n in (4, 8)
-    ),
-)
-"""The tiny model's states lie 256 tokens apart, and vLLM cuts its prompts nowhere else: no chunk can be smaller."""
+DECODERS_ROOM = 16
+"""Tokens of a step's budget beside the prefill's chunk, for the residents."""
+
+
+def alternatives(block: int) -> list[Alternative]:
+    """Return stock vLLM's ways for a model whose states lie `block` tokens apart: no chunk of it can be smaller."""
+    return [
+        Alternative(f"max_num_batched_tokens={block + DECODERS_ROOM}", budget=block + DECODERS_ROOM),
+        Alternative(f"long_prefill_token_threshold={block}", arguments=("--long-prefill-token-threshold", str(block))),
+        *(
+            Alternative(
+                f"prefill_schedule_interval={n}, as if data-parallel",
+                arguments=("--prefill-schedule-interval", str(n)),
+                scheduler=INTERVAL_SCHEDULER,
+            )
+            for n in (4, 8)
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Scope:
     workload: MixedPhase
     intervals: Sequence[int]
     blocks: int
-    alternatives: int
+    alternatives: int | None
     turns: int
     one_process: bool
 
@@ -132,54 +136,6 @@ def row(arm: ArmResult) -> dict[str, Any]:
             shown[f"{metric.value}Predicted"] = round(predicted, 3)
             shown[f"{metric.value}Error"] = round(predicted / arm.metrics[metric].value - 1, 4)
     return shown
-
-
-def undisturbed_arms(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]) -> dict[str, dict[str, Any]]:
-    """Return every arm's rate and TTFT on an undisturbed machine, what the formula predicts for them, and its errors.
-
-    The formula gets the rate before the prefill from the blocks of all arms, which ran the same then, and the rest
-    from those of the unpaced arm and its control: the TTFT, and the mixed step as the engine recorded it. What a
-    client counts from the prompt's sending to its first token also holds the tokens of the moment before the engine
-    had the prompt, some four beside as many as the prompt has chunks.
-    """
-    control = [plan.control.name] if plan.control else []
-    unpaced = [block for name in (plan.baseline.name, *control) for block in blocks[name]]
-    everything = [block for own in blocks.values() for block in own]
-    mixed_steps = [block.prefill_steps.mean_chunk_step_seconds for block in unpaced if block.prefill_steps]
-    mixed_step = undisturbed([seconds for seconds in mixed_steps if seconds], higher_is_better=False)
-    rate = Estimate(value=1 / mixed_step, low=1 / mixed_step, high=1 / mixed_step, blocks=len(mixed_steps))
-    base = best(everything, Metric.RESIDENT_RATE_BEFORE) | {RATE: rate} | best(unpaced, WAIT)
-    found = {}
-    for arm in plan.arms:
-        mine = unpaced if arm == plan.baseline else blocks[arm.name]
-        own = best(mine, RATE) | best(mine, WAIT)
-        predicted = predict(arm, plan.baseline, base)
-        found[arm.name] = {metric.value: round(own[metric].value, 3) for metric in (RATE, WAIT)} | {
-            f"{metric.value}Error": round(value / own[metric].value - 1, 4) for metric, value in predicted.items()
-        }
-    return found
-
-
-def best(blocks: Sequence[BlockRecord], metric: Metric) -> dict[Metric, Estimate]:
-    """Return a metric of an undisturbed machine; its interval is the values' whole range."""
-    values = [block.metrics[metric] for block in blocks]
-    value = undisturbed(values, higher_is_better=metric.higher_is_better)
-    return {metric: Estimate(value=value, low=min(values), high=max(values), blocks=len(values))}
-
-
-def own_steps_error(interval: int, blocks: Sequence[BlockRecord]) -> float | None:
-    """Return by how much the formula misses a paced arm's rates, the median over its blocks, None without any.
-
-    It takes each block's own mean mixed and decode step, so that a change of the machine between blocks does not count;
-    the formula's cadence of one chunk in N steps, and one token a step for each resident, do.
-    """
-    errors = []
-    for block in blocks:
-        steps = block.prefill_steps
-        if steps is not None and steps.mean_chunk_step_seconds and steps.mean_other_step_seconds:
-            cycle = steps.mean_chunk_step_seconds + (interval - 1) * steps.mean_other_step_seconds
-            errors.append(interval / cycle / block.metrics[RATE] - 1)
-    return round(statistics.median(errors), 4) if errors else None
 
 
 def simulated(plan: ExperimentPlan, result: ExperimentResult, blocks: list[BlockRecord]) -> dict[str, Any]:
@@ -236,7 +192,8 @@ def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]
         result, kept = asyncio.run(run_paced(paced, plan, spec))
         figures, targets, arms = frontier(plan, result, kept)
         sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
-        for number, alternative in enumerate(ALTERNATIVES[: scope.alternatives]):
+        block = int(result.engine.cache_config["block_size"])
+        for number, alternative in enumerate(alternatives(block)[: scope.alternatives]):
             other = profile(alternative.budget, [*extra, *alternative.arguments])
             with running_engine(other, folder / f"stock-{number}", alternative.scheduler, stock_env) as stock:
                 duel = Duel(paced, stock, sized, {"paced": limits(spec), "stock": limits(other)})
@@ -261,6 +218,7 @@ def frontier(
     of_arm = {name: [b for b in kept if b.arm == name and not b.warm_up and not b.problems] for name in intervals}
     figures: dict[str, Any] = {
         "promptTokens": sized.injected_prompt_tokens,
+        "stateBlockTokens": int(result.engine.cache_config["block_size"]),
         "residents": RESIDENTS,
         "frontier": {
             arm.arm: row(arm) | {OWN_STEPS: own_steps_error(intervals[arm.arm], of_arm[arm.arm])} for arm in result.arms
@@ -298,7 +256,7 @@ def main() -> int:
     parser.add_argument("--intervals", default="0,2,4,8,16", help="the paced arms, 0 among them (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=16, help="blocks an arm (default: 16)")
     parser.add_argument("--prefill-seconds", type=float, default=1, help="length of the unpaced prefill (default: 1)")
-    parser.add_argument("--alternatives", type=int, default=len(ALTERNATIVES), help="how many of stock's ways to run")
+    parser.add_argument("--alternatives", type=int, help="how many of stock's ways to run (default: all)")
     parser.add_argument("--turns", type=int, default=12, help="turns each of them gets (default: 12)")
     parser.add_argument("--one-process", action="store_true", help="run the model in the engine core's process")
     chosen = parser.parse_args()
@@ -306,7 +264,7 @@ def main() -> int:
         workload=MixedPhase(residents=RESIDENTS, target_prefill_seconds=chosen.prefill_seconds, before_seconds=1),
         intervals=tuple(int(interval) for interval in chosen.intervals.split(",")),
         blocks=3 if chosen.quick else chosen.blocks,
-        alternatives=min(2, chosen.alternatives) if chosen.quick else chosen.alternatives,
+        alternatives=2 if chosen.quick and chosen.alternatives is None else chosen.alternatives,
         turns=2 if chosen.quick else chosen.turns,
         one_process=chosen.one_process,
     )

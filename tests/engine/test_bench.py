@@ -96,12 +96,13 @@ async def test_a_paced_prefill_on_a_real_engine(engine: Engine) -> None:
 
 
 async def test_a_step_too_small_for_a_state_block_is_refused(engine: Engine) -> None:
+    """The block follows from the processor: 256 tokens with AMX, 128 with AVX2."""
     async with EngineClient(EngineAddress(engine.base_url)) as client:
-        fingerprint = await describe_engine(client, EngineLimits(max_num_batched_tokens=257))
+        fingerprint = await describe_engine(client)
+        block = int(fingerprint.cache_config["block_size"])
+        small = await describe_engine(client, EngineLimits(max_num_batched_tokens=block + 1))
     assert fingerprint.cache_config["mamba_cache_mode"] == "align"
-    problems = capacity_problems(PLAN, fingerprint)
-    block = int(fingerprint.cache_config["block_size"])
-    assert problems == [
-        f"spec.engine.maxNumBatchedTokens 257 is too small for a prefill chunk of {block} tokens beside 2 residents: "
-        f"raise it to at least {block + 2}, or use at most {257 - block} residents"
+    assert capacity_problems(PLAN, small) == [
+        f"spec.engine.maxNumBatchedTokens {block + 1} is too small for a prefill chunk of {block} tokens beside "
+        f"2 residents: raise it to at least {block + 2}, or use at most 1 residents"
     ]
