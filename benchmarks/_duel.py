@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from _engine import BenchmarkEngine
-from _undisturbed import RATE, WAIT, undisturbed
+from _formula import RATE, WAIT, undisturbed
 
 from paceline.bench.engine import EngineAddress
 from paceline.bench.measuring_process import run_in_process

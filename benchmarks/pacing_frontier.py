@@ -7,15 +7,16 @@ long_prefill_token_threshold, or a prefill interval, which vLLM 0.32 keeps for d
 their cores do, by interval_scheduler.py). Each alternates block by block with the paced arms whose TTFTs are nearest
 to its own, and is compared with what pacing gives at the TTFT that it had itself.
 
-A shared machine may run at half its speed for seconds, so many short blocks are run, and what is compared are the
-best quarters of each arm's: those that nobody disturbed. Medians over all blocks stand beside them, and so does the
-formula's error against each paced block's own mixed and decode steps, as the engine recorded them.
+A shared machine changes its speed. So the formula predicts each paced block from the unpaced ones of its own round,
+and the median of the rounds counts. Beside it stand the best quarters of each arm's blocks, those that nobody
+disturbed, and the formula's error against each paced block's own mixed and decode steps, as the engine recorded them.
 
 A CPU engine has a worker process besides, for which its core spins while it computes, as `paceline up` starts it too.
 With --one-process there is none: quieter on two cores, and its steps cost less beside their tokens.
 """
 
 import asyncio
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ sys.path.insert(0, __file__.rpartition("/")[0])
 from _common import ENGINE_PYTHON, ROOT, Target, arguments, report, versions
 from _duel import Duel, Kept, compared
 from _engine import ONE_PROCESS, ONE_PROCESS_ENV, BenchmarkEngine, example_spec, running_engine
-from _undisturbed import RATE, WAIT, own_steps_error, undisturbed_arms
+from _formula import RATE, WAIT, errors_by_round, own_steps_error, undisturbed_arms
 
 from paceline.bench.measuring_process import run_in_process
 from paceline.bench.plan import Arm, ExperimentPlan, MixedPhase
@@ -44,6 +45,7 @@ STOCK_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 INTERVAL_SCHEDULER = "interval_scheduler.IntervalScheduler"
 MAX_ERROR = 0.10
 OWN_STEPS = "rateErrorByOwnSteps"
+BY_ROUND = "ErrorByRound"
 UNDISTURBED = "undisturbed"
 RESIDENTS = 2
 
@@ -88,6 +90,7 @@ class Scope:
     alternatives: int | None
     turns: int
     one_process: bool
+    budget: int | None
 
 
 def profile(budget: int | None = None, extra: Sequence[str] = ()) -> InferenceProfileSpec:
@@ -167,14 +170,44 @@ def simulated(plan: ExperimentPlan, result: ExperimentResult, blocks: list[Block
     }
 
 
+def by_round(arm: Arm, plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]) -> dict[str, list[float]]:
+    """Return the formula's errors on a paced arm, round by round: the median with the middle half."""
+    found = errors_by_round(arm, plan, blocks)
+    return {
+        f"{metric.value}{BY_ROUND}": [round(value, 4) for value in middle_half(values)]
+        for metric, values in found.items()
+        if values
+    }
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median of values and the ends of their middle half; of one value the value."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+    return middle, low, high
+
+
+def block_row(block: BlockRecord) -> dict[str, Any]:
+    """Return a block as it was measured, for whoever wants to reckon otherwise."""
+    steps = block.prefill_steps
+    return {
+        "arm": block.arm,
+        "round": block.block,
+        "warmUp": block.warm_up,
+        **{metric.value: round(value, 4) for metric, value in block.metrics.items()},
+        "mixedStepSeconds": steps and steps.mean_chunk_step_seconds,
+        "decodeStepSeconds": steps and steps.mean_other_step_seconds,
+        "chunks": steps and steps.chunks,
+    }
+
+
 def show(name: str, arm: Mapping[str, Any]) -> None:
     best_blocks = arm[UNDISTURBED]
     said = f"resident {best_blocks[RATE.value]:8.3f} tok/s, TTFT {best_blocks[WAIT.value]:8.3f} s"
-    if f"{RATE.value}Error" in best_blocks:
-        said += (
-            f", formula off by {errors_of(best_blocks)}; medians {arm[RATE.value][0]:.3f} and {arm[WAIT.value][0]:.3f}"
-        )
-        said += f", off by {errors_of(arm)}, by their own steps {arm[OWN_STEPS]:+.1%}"
+    said += f"; medians {arm[RATE.value][0]:.3f} and {arm[WAIT.value][0]:.3f}"
+    if f"{RATE.value}{BY_ROUND}" in arm:
+        rounds = " and ".join("{:+.1%} ({:+.1%} to {:+.1%})".format(*arm[f"{m.value}{BY_ROUND}"]) for m in (RATE, WAIT))
+        said += f"; formula off by {rounds} round by round, undisturbed by {errors_of(best_blocks)}"
+        said += f", by the blocks' own steps {arm[OWN_STEPS]:+.1%}"
     print(f"{name:<42} {said}", flush=True)
 
 
@@ -185,7 +218,7 @@ def errors_of(arm: Mapping[str, Any]) -> str:
 def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the paced engine, then a stock engine for each alternative; return figures and targets."""
     extra = ONE_PROCESS if scope.one_process else ()
-    spec, plan = profile(extra=extra), frontier_plan(scope.workload, scope.intervals, scope.blocks)
+    spec, plan = profile(scope.budget, extra), frontier_plan(scope.workload, scope.intervals, scope.blocks)
     env = environment(spec, one_process=scope.one_process)
     stock_env = env | {"PYTHONPATH": str(ROOT / "benchmarks")}  # where interval_scheduler.py is
     with running_engine(spec, folder / "paced", env=env) as paced:
@@ -194,14 +227,14 @@ def measure(folder: Path, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]
         sized = scope.workload.sized(result.arms[0].injected_prompt_tokens)
         block = int(result.engine.cache_config["block_size"])
         for number, alternative in enumerate(alternatives(block)[: scope.alternatives]):
-            other = profile(alternative.budget, [*extra, *alternative.arguments])
+            other = profile(alternative.budget or scope.budget, [*extra, *alternative.arguments])
             with running_engine(other, folder / f"stock-{number}", alternative.scheduler, stock_env) as stock:
                 duel = Duel(paced, stock, sized, {"paced": limits(spec), "stock": limits(other)})
                 shown = compared(alternative.name, asyncio.run(duel.run(plan, arms, scope.turns)))
             figures["alternatives"][alternative.name] = shown
             what = f"paced resident tok/s at the TTFT of stock with {alternative.name}"
             targets[what] = Target(1.0, shown["ratio"], at_least=True)
-    return {"oneProcess": scope.one_process} | figures, targets
+    return {"oneProcess": scope.one_process, "budgetTokens": spec.engine.max_num_batched_tokens} | figures, targets
 
 
 def frontier(
@@ -223,20 +256,23 @@ def frontier(
         "frontier": {
             arm.arm: row(arm) | {OWN_STEPS: own_steps_error(intervals[arm.arm], of_arm[arm.arm])} for arm in result.arms
         },
+        "blocks": [block_row(block) for block in kept],
         "audits": {f"{audit.name} {audit.arm or ''}".strip(): audit.outcome.value for audit in result.audits},
         "alternatives": {},
     }
     least = undisturbed_arms(plan, of_arm)
-    for name, values in least.items():
-        figures["frontier"][name][UNDISTURBED] = values
-        show(name, figures["frontier"][name])
+    for arm in plan.arms:
+        figures["frontier"][arm.name] |= {UNDISTURBED: least[arm.name]} | by_round(arm, plan, of_arm)
+        show(arm.name, figures["frontier"][arm.name])
     figures["simulator"] = simulated(plan.model_copy(update={"workload": sized}), result, kept)
     errors = {
-        metric: [abs(arm[key]) for arm in least.values() if (key := f"{metric.value}Error") in arm]
+        metric: [
+            abs(arm[key][0]) for arm in figures["frontier"].values() if (key := f"{metric.value}{BY_ROUND}") in arm
+        ]
         for metric in (RATE, WAIT)
     }
     targets = {
-        f"formula's largest error on {metric.value}, undisturbed": Target(MAX_ERROR, max(found))
+        f"formula's largest error on {metric.value}, median of the rounds": Target(MAX_ERROR, max(found))
         for metric, found in errors.items()
         if found
     }
@@ -258,6 +294,11 @@ def main() -> int:
     parser.add_argument("--prefill-seconds", type=float, default=1, help="length of the unpaced prefill (default: 1)")
     parser.add_argument("--alternatives", type=int, help="how many of stock's ways to run (default: all)")
     parser.add_argument("--turns", type=int, default=12, help="turns each of them gets (default: 12)")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        help="max_num_batched_tokens; fewer make more chunks on a slow CPU (default: the example's)",
+    )
     parser.add_argument("--one-process", action="store_true", help="run the model in the engine core's process")
     chosen = parser.parse_args()
     scope = Scope(
@@ -267,6 +308,7 @@ def main() -> int:
         alternatives=2 if chosen.quick and chosen.alternatives is None else chosen.alternatives,
         turns=2 if chosen.quick else chosen.turns,
         one_process=chosen.one_process,
+        budget=chosen.budget,
     )
     with tempfile.TemporaryDirectory(prefix="frontier-") as name:
         figures, targets = measure(Path(name), scope)

@@ -1,11 +1,11 @@
-"""What blocks tell of a machine that others use as well: what it does when nobody disturbs it."""
+"""What a run's blocks tell of the pacing formula where the machine changes its speed: by rounds, and undisturbed."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from paceline.bench.plan import ExperimentPlan
+from paceline.bench.plan import Arm, ExperimentPlan
 from paceline.bench.prediction import predict
 from paceline.bench.records import BlockRecord, Estimate, Metric
 
@@ -23,20 +23,11 @@ def undisturbed(values: Sequence[float], *, higher_is_better: bool) -> float:
 
 
 def undisturbed_arms(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]) -> dict[str, dict[str, Any]]:
-    """Return every arm's rate and TTFT on an undisturbed machine, what the formula predicts for them, and its errors.
-
-    The formula gets the rate before the prefill from the blocks of all arms, which ran the same then, and the rest
-    from those of the unpaced arm and its control: the TTFT, and the mixed step as the engine recorded it. What a
-    client counts from the prompt's sending to its first token also holds the tokens of the moment before the engine
-    had the prompt, some four beside as many as the prompt has chunks.
-    """
-    control = [plan.control.name] if plan.control else []
-    unpaced = [block for name in (plan.baseline.name, *control) for block in blocks[name]]
+    """Return every arm's rate and TTFT on an undisturbed machine, and the errors of what the formula predicts."""
+    unpaced = _unpaced(plan, blocks)
     everything = [block for own in blocks.values() for block in own]
-    mixed_steps = [block.prefill_steps.mean_chunk_step_seconds for block in unpaced if block.prefill_steps]
-    mixed_step = undisturbed([seconds for seconds in mixed_steps if seconds], higher_is_better=False)
-    rate = Estimate(value=1 / mixed_step, low=1 / mixed_step, high=1 / mixed_step, blocks=len(mixed_steps))
-    base = best(everything, Metric.RESIDENT_RATE_BEFORE) | {RATE: rate} | best(unpaced, WAIT)
+    mixed_step = undisturbed(_mixed_steps(unpaced), higher_is_better=False)
+    base = best(everything, Metric.RESIDENT_RATE_BEFORE) | {RATE: _exactly(1 / mixed_step)} | best(unpaced, WAIT)
     found = {}
     for arm in plan.arms:
         mine = unpaced if arm == plan.baseline else blocks[arm.name]
@@ -46,6 +37,50 @@ def undisturbed_arms(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRe
             f"{metric.value}Error": round(value / own[metric].value - 1, 4) for metric, value in predicted.items()
         }
     return found
+
+
+def errors_by_round(
+    arm: Arm, plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]
+) -> dict[Metric, list[float]]:
+    """Return by how much the formula misses each block of a paced arm, predicted from the unpaced ones of its round.
+
+    A round has one block of every arm, so a machine that changes its speed slowly has one speed in it.
+    """
+    errors: dict[Metric, list[float]] = {RATE: [], WAIT: []}
+    for block in blocks[arm.name]:
+        together = {name: [b for b in own if b.block == block.block] for name, own in blocks.items()}
+        unpaced = _unpaced(plan, together)
+        if not (steps := _mixed_steps(unpaced)):
+            continue
+        everything = [b for own in together.values() for b in own]
+        before = statistics.mean(b.metrics[Metric.RESIDENT_RATE_BEFORE] for b in everything)
+        base = {
+            Metric.RESIDENT_RATE_BEFORE: _exactly(before),
+            RATE: _exactly(1 / statistics.mean(steps)),
+            WAIT: _exactly(statistics.mean(b.metrics[WAIT] for b in unpaced)),
+        }
+        for metric, value in predict(arm, plan.baseline, base).items():
+            errors[metric].append(value / block.metrics[metric] - 1)
+    return errors
+
+
+def _unpaced(plan: ExperimentPlan, blocks: Mapping[str, Sequence[BlockRecord]]) -> list[BlockRecord]:
+    control = [plan.control.name] if plan.control else []
+    return [block for name in (plan.baseline.name, *control) for block in blocks[name]]
+
+
+def _mixed_steps(unpaced: Sequence[BlockRecord]) -> list[float]:
+    """Return each block's mean mixed step in seconds, as the engine recorded it.
+
+    The formula takes it, and not the rate that the client counted: that also holds the tokens of the moment before the
+    engine had the prompt, some four beside as many as the prompt has chunks.
+    """
+    found = [block.prefill_steps.mean_chunk_step_seconds for block in unpaced if block.prefill_steps]
+    return [seconds for seconds in found if seconds]
+
+
+def _exactly(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, blocks=1)
 
 
 def best(blocks: Sequence[BlockRecord], metric: Metric) -> dict[Metric, Estimate]:
