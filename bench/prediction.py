@@ -46,8 +46,6 @@ def rate_by_own_steps(interval: int, blocks: Sequence[BlockRecord], baseline: Se
         if Metric.RESIDENT_RATE_DURING in block.metrics
     ]
     cycles = [
-        steps.mean_chunk_step_seconds + (interval - 1) * steps.mean_other_step_seconds
-        for block in blocks
-        if (steps := block.prefill_steps) and steps.mean_chunk_step_seconds and steps.mean_other_step_seconds
+        cycle for block in blocks if block.prefill_steps and (cycle := block.prefill_steps.cycle_seconds(interval))
     ]
     return median(interval * median(per_step) / cycle for cycle in cycles) if per_step and cycles else None

@@ -133,6 +133,12 @@ class PrefillSteps(WireModel):
     mean_other_step_seconds: Seconds | None = None
     revisions: tuple[int, ...] = ()
 
+    def cycle_seconds(self, interval: int) -> float | None:
+        """Return how long a chunk's step and the `interval` - 1 steps after it take; None where one kind never ran."""
+        if not self.mean_chunk_step_seconds or not self.mean_other_step_seconds:
+            return None
+        return self.mean_chunk_step_seconds + (interval - 1) * self.mean_other_step_seconds
+
 
 class ClientLag(WireModel):
     """How late the client itself was in the measured windows, in seconds.

@@ -101,11 +101,12 @@ def formula_audits(
             f"residents got {measured.value:.1f} tok/s, {measured.value / predicted:.0%} of the {predicted:.1f} that "
             f"the formula predicts from the unpaced arm"
         )
-        interval = settings[arm.arm].pacing.effective_interval
-        own = rate_by_own_steps(interval, blocks[arm.arm], blocks[plan.baseline.name])
         if measured.value >= LEAST_SHARE_OF_PREDICTION * predicted:
             audits.append(passed(PACING_FORMULA, message, arm.arm))
-        elif own is not None and measured.value >= LEAST_SHARE_OF_PREDICTION * own:
+            continue
+        interval = settings[arm.arm].pacing.effective_interval
+        own = rate_by_own_steps(interval, blocks[arm.arm], blocks[plan.baseline.name])
+        if own is not None and measured.value >= LEAST_SHARE_OF_PREDICTION * own:
             slower = (
                 f", but {measured.value / own:.0%} of the {own:.1f} by the step times of its own blocks: those "
                 f"steps were slower than the unpaced arm's, run again on a quiet machine"

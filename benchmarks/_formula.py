@@ -96,10 +96,9 @@ def own_steps_error(interval: int, blocks: Sequence[BlockRecord]) -> float | Non
     It takes each block's own mean mixed and decode step, so that a change of the machine between blocks does not count;
     the formula's cadence of one chunk in N steps, and one token a step for each resident, do.
     """
-    errors = []
-    for block in blocks:
-        steps = block.prefill_steps
-        if steps is not None and steps.mean_chunk_step_seconds and steps.mean_other_step_seconds:
-            cycle = steps.mean_chunk_step_seconds + (interval - 1) * steps.mean_other_step_seconds
-            errors.append(interval / cycle / block.metrics[RATE] - 1)
+    errors = [
+        interval / cycle / block.metrics[RATE] - 1
+        for block in blocks
+        if block.prefill_steps and (cycle := block.prefill_steps.cycle_seconds(interval))
+    ]
     return round(statistics.median(errors), 4) if errors else None
