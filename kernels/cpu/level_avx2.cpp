@@ -4,6 +4,6 @@
 
 namespace paceline {
 
-const Level kAvx2Level = {"avx2", 192, workspace_bytes, {run_task<float>, run_task<uint16_t>}};
+const Level kAvx2Level = {"avx2", 576, workspace_bytes, {run_task<float>, run_task<uint16_t>}};
 
 }  // namespace paceline

@@ -9,12 +9,14 @@ namespace {
 
 constexpr int kPanel = kPanelVectors * kLanes;  // columns of a packed panel
 constexpr int kPanelsPerHead = kHeadSize / kPanel;
-static_assert(kPanel % kSlotTokens == 0 && kTileTokens % kPanel == 0 && kRowUnit % (kBlockRows > kRowUnit ? 6 : kBlockRows) == 0);
-
+constexpr int kKeyStrip = 16;  // elements of a slot's keys that are packed before the next slot's: few pages, one panel
+static_assert(kPanel % kSlotTokens == 0 && kTileTokens % kPanel == 0 && kHeadSize % kKeyStrip == 0);
+static_assert(kBlockRows > kRowUnit ? kBlockRows % kRowUnit == 0 : kRowUnit % kBlockRows == 0);
+static_assert(kChunkRows % kRowUnit == 0 && kChunkRows % kBlockRows == 0);
 
 // The scratch of one task, laid out in the thread's workspace.
 struct Scratch {
-  float* query;    // [rows][256] scaled
+  float* query;    // [rows / 6][256][6] scaled: a register block reads it in one stream
   float* sums;     // [rows][256] weighted values
   float* scores;   // [rows][128] scores, then weights
   float* packed;   // one tile of keys, then of values
@@ -43,23 +45,40 @@ static inline Scratch lay_out(void* workspace, int rows) {
   return s;
 }
 
+// The left operand of a product, from the first row of a block on: plain rows, and rows interleaved by kRowUnit.
+struct PlainRows {
+  const float* first;
+  int stride;
+
+  PlainRows from(int row) const { return {first + row * stride, stride}; }
+  float element(int row, int k) const { return first[row * stride + k]; }
+};
+
+struct InterleavedRows {
+  const float* first;
+
+  static int offset(int row) { return row / kRowUnit * (kRowUnit * kHeadSize) + row % kRowUnit; }
+  InterleavedRows from(int row) const { return {first + offset(row)}; }
+  float element(int row, int k) const { return first[offset(row) + k * kRowUnit]; }
+};
+
 // c[rows][kPanel] (+)= a[rows][depth] * b[depth][kPanel], each sum in the order of depth.
-template <int kRows, bool kAccumulate>
-static inline __attribute__((always_inline)) void multiply(const float* a, int a_stride, const float* b, float* c,
-                                                           int c_stride, int depth) {
+template <int kRows, bool kAccumulate, class Left>
+static inline __attribute__((always_inline)) void multiply(const Left& a, const float* b, float* c, int c_stride, int depth) {
   Vec sum[kRows][kPanelVectors];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kPanelVectors; ++j)
       sum[i][j] = kAccumulate ? load(c + i * c_stride + j * kLanes) : broadcast(0.0f);
+#pragma GCC unroll 4
   for (int k = 0; k < depth; ++k) {
     Vec column[kPanelVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kPanelVectors; ++j) column[j] = load(b + k * kPanel + j * kLanes);
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
-      const Vec scalar = broadcast(a[i * a_stride + k]);
+      const Vec scalar = broadcast(a.element(i, k));
 #pragma GCC unroll 4
       for (int j = 0; j < kPanelVectors; ++j) sum[i][j] = multiply_add(scalar, column[j], sum[i][j]);
     }
@@ -70,18 +89,17 @@ static inline __attribute__((always_inline)) void multiply(const float* a, int a
     for (int j = 0; j < kPanelVectors; ++j) store(c + i * c_stride + j * kLanes, sum[i][j]);
 }
 
-template <bool kAccumulate>
-static void multiply_rows(int rows, const float* a, int a_stride, const float* b, float* c, int c_stride, int depth) {
+template <bool kAccumulate, class Left>
+static void multiply_rows(int rows, const Left& a, const float* b, float* c, int c_stride, int depth) {
   int r = 0;
   for (; r + kBlockRows <= rows; r += kBlockRows)
-    multiply<kBlockRows, kAccumulate>(a + r * a_stride, a_stride, b, c + r * c_stride, c_stride, depth);
+    multiply<kBlockRows, kAccumulate>(a.from(r), b, c + r * c_stride, c_stride, depth);
   if constexpr (kBlockRows > kRowUnit)
-    for (; r < rows; r += kRowUnit)
-      multiply<kRowUnit, kAccumulate>(a + r * a_stride, a_stride, b, c + r * c_stride, c_stride, depth);
+    for (; r < rows; r += kRowUnit) multiply<kRowUnit, kAccumulate>(a.from(r), b, c + r * c_stride, c_stride, depth);
 }
 
 // Keys of `slots` slots as panels [256][kPanel]; a panel's slots past the last are zero. Slots of one page are read
-// together: an element's tokens are contiguous there, and the next element's are a page further.
+// together, by strips: an element's tokens are contiguous there, and the next element's are a page further.
 template <class T>
 static void pack_keys(const PagedTile<T>& tile, int first_token, int slots, float* packed) {
   constexpr int kSlotsPerPanel = kPanel / kSlotTokens;
@@ -91,10 +109,12 @@ static void pack_keys(const PagedTile<T>& tile, int first_token, int slots, floa
   for (int s = 0, run; s < slots; s += run) {
     const T* from = tile.key(first_token + s * kSlotTokens);
     run = smaller(slots - s, tile.slots_left(first_token + s * kSlotTokens));
-    for (int d = 0; d < kHeadSize; ++d, from += tile.call.key_element_stride)
+    for (int strip = 0; strip < kHeadSize; strip += kKeyStrip)
       for (int j = 0; j < run; ++j)
-        for (int i = 0; i < kSlotTokens; i += kLanes)
-          store(at(s + j) + d * kPanel + i, load_elements(from + j * kSlotTokens + i));
+        for (int d = strip; d < strip + kKeyStrip; ++d)
+          for (int i = 0; i < kSlotTokens; i += kLanes)
+            store(at(s + j) + d * kPanel + i,
+                  load_elements(from + d * tile.call.key_element_stride + j * kSlotTokens + i));
   }
   for (int s = slots; s % kSlotsPerPanel; ++s)
     for (int d = 0; d < kHeadSize; ++d)
@@ -125,32 +145,43 @@ static bool has_nonfinite(const float* packed, int begin, int end) {
   return sum != sum;
 }
 
+// Rows are taken by chunks: a chunk's part of the scratch stays near while all panels pass by.
 static void score_tile(const Scratch& s, const Rows& rows, int first_token, int tokens) {
-  for (int c = 0; c < tokens; c += kPanel) {
-    int first = 0;  // rows before it see nothing of this panel
-    while (first < rows.padded && rows.visible(smaller(first + kBlockRows, rows.padded) - 1, first_token) <= c)
-      first = smaller(first + kBlockRows, rows.padded);
-    multiply_rows<false>(rows.padded - first, s.query + first * kHeadSize, kHeadSize, s.packed + c * kHeadSize,
-                         s.scores + first * kTileTokens + c, kTileTokens, kHeadSize);
+  for (int begin = 0; begin < rows.padded; begin += kChunkRows) {
+    const int end = smaller(begin + kChunkRows, rows.padded);
+    for (int c = 0; c < tokens; c += kPanel) {
+      int first = begin;  // rows before it see nothing of this panel
+      while (first < end && rows.visible(smaller(first + kBlockRows, end) - 1, first_token) <= c)
+        first = smaller(first + kBlockRows, end);
+      multiply_rows<false>(end - first, InterleavedRows{s.query}.from(first), s.packed + c * kHeadSize,
+                           s.scores + first * kTileTokens + c, kTileTokens, kHeadSize);
+    }
+  }
+}
+
+static void add_chunk(const Scratch& s, const Rows& rows, int begin, int end, int first_token, int tokens, bool by_row) {
+  const int step = by_row ? 1 : kBlockRows;
+  for (int p = 0; p < kPanelsPerHead; ++p) {
+    const float* panel = s.packed + p * (kTileTokens * kPanel);
+    for (int r = begin; r < end; r += step) {
+      const int last = smaller(r + step, end) - 1;
+      const int depth = smaller(tokens, rows.visible(last, first_token));
+      if (depth <= 0) continue;
+      const PlainRows a{s.scores + r * kTileTokens, kTileTokens};
+      float* c = s.sums + r * kHeadSize + p * kPanel;
+      // The next block's sums are far: a tile touches each line of them once.
+      for (int i = last + 1; i < smaller(last + 1 + step, end); ++i) __builtin_prefetch(s.sums + i * kHeadSize + p * kPanel);
+      if (by_row) multiply<1, true>(a, panel, c, kHeadSize, depth);
+      else multiply_rows<true>(last - r + 1, a, panel, c, kHeadSize, depth);
+    }
   }
 }
 
 static void add_values(const Scratch& s, const Rows& rows, int first_token, int tokens) {
   const int hidden_from = rows.visible(0, first_token);
   const bool by_row = hidden_from < tokens && has_nonfinite(s.packed, hidden_from > 0 ? hidden_from : 0, tokens);
-  const int step = by_row ? 1 : kBlockRows;
-  for (int p = 0; p < kPanelsPerHead; ++p) {
-    const float* panel = s.packed + p * (kTileTokens * kPanel);
-    for (int r = 0; r < rows.padded; r += step) {
-      const int last = smaller(r + step, rows.padded) - 1;
-      const int depth = smaller(tokens, rows.visible(last, first_token));
-      if (depth <= 0) continue;
-      const float* a = s.scores + r * kTileTokens;
-      float* c = s.sums + r * kHeadSize + p * kPanel;
-      if (by_row) multiply<1, true>(a, kTileTokens, panel, c, kHeadSize, depth);
-      else multiply_rows<true>(last - r + 1, a, kTileTokens, panel, c, kHeadSize, depth);
-    }
-  }
+  for (int begin = 0; begin < rows.padded; begin += kChunkRows)
+    add_chunk(s, rows, begin, smaller(begin + kChunkRows, rows.padded), first_token, tokens, by_row);
 }
 
 template <class T>
@@ -160,13 +191,17 @@ static void load_queries(const Call& call, const Task& task, const Rows& rows, c
   const T* query = static_cast<const T*>(call.query) + static_cast<int64_t>(task.kv_head) * rows.group * call.query_head_stride;
   const int64_t first = call.query_start[task.sequence] + task.first_query;
   for (int r = 0; r < rows.padded; ++r) {
-    float* to = s.query + r * kHeadSize;
+    float* to = s.query + InterleavedRows::offset(r);
     if (r >= rows.count) {
-      std::memset(to, 0, sizeof(float) * kHeadSize);
+      for (int d = 0; d < kHeadSize; ++d) to[d * kRowUnit] = 0.0f;
       continue;
     }
     const T* from = query + (first + r / rows.group) * call.query_token_stride + (r % rows.group) * call.query_head_stride;
-    for (int d = 0; d < kHeadSize; d += kLanes) store(to + d, load_elements(from + d) * scale);
+    for (int d = 0; d < kHeadSize; d += kLanes) {
+      float lanes[kLanes];
+      store(lanes, load_elements(from + d) * scale);
+      for (int i = 0; i < kLanes; ++i) to[(d + i) * kRowUnit] = lanes[i];
+    }
   }
 }
 
