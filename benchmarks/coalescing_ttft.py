@@ -36,8 +36,8 @@ SOURCE_PASS_BLOCKS, PASS_TOLERANCE_BLOCKS = 1.5, 0.3
 CONTROL_PERCENT = 3.0
 """How far the controls may differ: they run the same passes in both arms."""
 RESIDENTS = 3
-BESIDE_SHARE = 4
-"""Beside decoders one in so many samples is run: such a block takes that much longer."""
+BESIDE_SHARE, FEWEST_BESIDE = 4, 6
+"""Beside decoders one in so many samples is run, but so many: such a block takes that much longer."""
 ENGINE_ENV = {
     "PYTHONPATH": str(ROOT / "benchmarks"),
     # One thread: two that wait for each other make a pass as slow as whatever else the machine does at the time.
@@ -122,8 +122,9 @@ async def measure(engine: BenchmarkEngine, scale: Scale, line: Line, samples: in
     async with EngineClient(engine.address) as client:
         await client.fingerprint()
         run = ColdPrefillRun(client, applier(engine), show)
+        beside_samples = min(samples, max(FEWEST_BESIDE, samples // BESIDE_SHARE))
         alone = await run.run(ColdPrefill(lengths, samples), ARMS)
-        beside = await run.run(ColdPrefill(lengths, max(2, samples // BESIDE_SHARE), residents=RESIDENTS), ARMS)
+        beside = await run.run(ColdPrefill(lengths, beside_samples, residents=RESIDENTS), ARMS)
         later = await later_prompts(run, scale, min(samples, 6))
     worst, wrong = output_differences(alone)
     worst_beside, wrong_beside = output_differences(beside)
