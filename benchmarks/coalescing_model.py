@@ -21,7 +21,7 @@ SMALLEST_VOCABULARY = 512
 def save_weights(folder: Path, hidden_size: int, layers: int, vocabulary: int) -> None:
     """Write the configuration and random bfloat16 weights; one attention layer after the recurrent ones.
 
-    Rows of the vocabulary that the tokenizer has no token for are zero: a logit of zero is never the greatest.
+    Rows of the vocabulary from SMALLEST_VOCABULARY on are zero: a logit of zero is never the greatest of many.
     """
     config = Qwen3_5TextConfig(
         vocab_size=vocabulary,
@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4, help="its layers, the last with attention (default: 4)")
     parser.add_argument("--vocabulary", type=int, default=SMALLEST_VOCABULARY, help="its tokens (default: %(default)s)")
     arguments = parser.parse_args()
+    if arguments.vocabulary < SMALLEST_VOCABULARY or arguments.layers < 2:
+        parser.error(f"at least {SMALLEST_VOCABULARY} tokens and 2 layers: the tokenizer's, and one of either kind")
     save_weights(arguments.folder, arguments.hidden_size, arguments.layers, arguments.vocabulary)
     save_tokenizer(arguments.folder)
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ CONTROL_PERCENT = 3.0
 """How far the controls may differ: they run the same passes in both arms."""
 RESIDENTS = 3
 BESIDE_SHARE, FEWEST_BESIDE = 4, 6
-"""Beside decoders one in so many samples is run, but so many: such a block takes that much longer."""
+"""One in BESIDE_SHARE samples is run beside decoders, at least FEWEST_BESIDE: such a block takes that much longer."""
 ENGINE_ENV = {
     "PYTHONPATH": str(ROOT / "benchmarks"),
     # One thread: two that wait for each other make a pass as slow as whatever else the machine does at the time.
@@ -187,7 +187,7 @@ def profile(model: Path, scale: Scale) -> InferenceProfileSpec:
 
 def make_model(folder: Path, shape: ModelShape) -> Path:
     """Make the model of a shape unless it is there, and return its folder."""
-    model = folder / "-".join(map(str, astuple(shape)))
+    model = folder / f"layers{shape.layers}-width{shape.width}-vocabulary{shape.vocabulary}"
     if not model.exists():
         script = str(ROOT / "benchmarks" / "coalescing_model.py")
         size = ["--layers", str(shape.layers), "--hidden-size", str(shape.width), "--vocabulary", str(shape.vocabulary)]
@@ -200,7 +200,7 @@ def run_scale(folder: Path, scale: Scale, samples: int, shape: ModelShape, *, qu
     """Calibrate and measure one scale."""
     spec = profile(make_model(folder, shape), scale)
     with running_engine(spec, folder, "ladder_scheduler.LadderScheduler", ENGINE_ENV) as engine:
-        line = asyncio.run(calibrate(engine, scale, max(2, samples * 3 // 5)))
+        line = asyncio.run(calibrate(engine, scale, max(6, samples * 3 // 5) if scale is SCALED else samples))
         found = asyncio.run(measure(engine, scale, line, samples, quick=quick))
     return {"model": asdict(shape)} | found
 
@@ -211,7 +211,7 @@ def main() -> int:
         "  coalescing_ttft.py --quick      two of the scaled lengths, two samples (4 minutes on 2 cores)\n"
         "  coalescing_ttft.py --only 1/8   the scaled lengths alone (12 minutes)\n"
         "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)\n"
-        "  coalescing_ttft.py --only 1/8 --layers 2 --width 128 --vocabulary 262144 --samples 16\n"
+        "  coalescing_ttft.py --only 1/8 --layers 2 --width 128 --vocabulary 475136 --samples 16\n"
         "                                  where bfloat16 is slow (a processor with AVX2 only)",
     )
     parser.add_argument("--samples", type=int, default=40, help="samples a length and arm at 1/8 (default: 40)")

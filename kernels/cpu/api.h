@@ -52,7 +52,7 @@ struct Task {
 
 struct Level {
   const char* name;
-  int32_t target_rows;                              // rows of a task that amortise packing and still fit the cache
+  int32_t target_rows;                              // rows of a task that amortise packing
   size_t (*workspace_bytes)(int32_t rows);
   void (*run[2])(const Call&, const Task&, void*);  // by Dtype; null where the level has no such path
 };

@@ -64,13 +64,13 @@ struct Split {
 int group_of(const Call& call) { return call.num_heads / call.num_kv_heads; }
 int queries_of(const Call& call, int s) { return call.query_start[s + 1] - call.query_start[s]; }
 
-// Smallest block of queries within [kMinQueries, ...] that still gives every thread a few tasks.
+// Largest block of queries that gives every thread several tasks, so that the last ones cost little; at least kMinQueries.
 int queries_per_task(const Call& call, const Level& level, int threads) {
   int block = std::max(kMinQueries, level.target_rows / group_of(call));
   while (block > kMinQueries) {
     int64_t tasks = 0;
     for (int s = 0; s < call.num_sequences; ++s) tasks += (queries_of(call, s) + block - 1) / block;
-    if (tasks * call.num_kv_heads >= 4 * static_cast<int64_t>(threads)) break;
+    if (tasks * call.num_kv_heads >= 8 * static_cast<int64_t>(threads)) break;
     block = std::max(kMinQueries, block / 2);
   }
   return block;

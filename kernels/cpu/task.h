@@ -9,14 +9,15 @@ namespace {
 
 constexpr int kPanel = kPanelVectors * kLanes;  // columns of a packed panel
 constexpr int kPanelsPerHead = kHeadSize / kPanel;
-constexpr int kKeyStrip = 16;  // elements of a slot's keys that are packed before the next slot's: few pages, one panel
+constexpr int kKeyStrip = 16;  // elements packed of one slot's keys before the next slot's: few TLB entries, one panel
+constexpr int kStepRows = kBlockRows > kRowUnit ? kBlockRows : kRowUnit;  // whole blocks and whole units
+constexpr int kLineFloats = kCacheLine / sizeof(float);
 static_assert(kPanel % kSlotTokens == 0 && kTileTokens % kPanel == 0 && kHeadSize % kKeyStrip == 0);
-static_assert(kBlockRows > kRowUnit ? kBlockRows % kRowUnit == 0 : kRowUnit % kBlockRows == 0);
-static_assert(kChunkRows % kRowUnit == 0 && kChunkRows % kBlockRows == 0);
+static_assert(kStepRows % kRowUnit == 0 && kStepRows % kBlockRows == 0 && kBandRows % kStepRows == 0);
 
 // The scratch of one task, laid out in the thread's workspace.
 struct Scratch {
-  float* query;    // [rows / 6][256][6] scaled: a register block reads it in one stream
+  float* query;    // [rows / kRowUnit][256][kRowUnit] scaled: one stream for each unit of a register block
   float* sums;     // [rows][256] weighted values
   float* scores;   // [rows][128] scores, then weights
   float* packed;   // one tile of keys, then of values
@@ -45,7 +46,7 @@ static inline Scratch lay_out(void* workspace, int rows) {
   return s;
 }
 
-// The left operand of a product, from the first row of a block on: plain rows, and rows interleaved by kRowUnit.
+// The left operand of a product, from a row on: plain rows, and rows interleaved by kRowUnit.
 struct PlainRows {
   const float* first;
   int stride;
@@ -55,7 +56,7 @@ struct PlainRows {
 };
 
 struct InterleavedRows {
-  const float* first;
+  const float* first;  // of a whole unit, or within one of a block that ends with it
 
   static int offset(int row) { return row / kRowUnit * (kRowUnit * kHeadSize) + row % kRowUnit; }
   InterleavedRows from(int row) const { return {first + offset(row)}; }
@@ -145,21 +146,21 @@ static bool has_nonfinite(const float* packed, int begin, int end) {
   return sum != sum;
 }
 
-// Rows are taken by chunks: a chunk's part of the scratch stays near while all panels pass by.
+// Rows are taken by bands: a band's part of the scratch stays near while all panels pass by.
 static void score_tile(const Scratch& s, const Rows& rows, int first_token, int tokens) {
-  for (int begin = 0; begin < rows.padded; begin += kChunkRows) {
-    const int end = smaller(begin + kChunkRows, rows.padded);
+  for (int begin = 0; begin < rows.padded; begin += kBandRows) {
+    const int end = smaller(begin + kBandRows, rows.padded);
     for (int c = 0; c < tokens; c += kPanel) {
       int first = begin;  // rows before it see nothing of this panel
-      while (first < end && rows.visible(smaller(first + kBlockRows, end) - 1, first_token) <= c)
-        first = smaller(first + kBlockRows, end);
+      while (first < end && rows.visible(smaller(first + kStepRows, end) - 1, first_token) <= c)
+        first = smaller(first + kStepRows, end);
       multiply_rows<false>(end - first, InterleavedRows{s.query}.from(first), s.packed + c * kHeadSize,
                            s.scores + first * kTileTokens + c, kTileTokens, kHeadSize);
     }
   }
 }
 
-static void add_chunk(const Scratch& s, const Rows& rows, int begin, int end, int first_token, int tokens, bool by_row) {
+static void add_band(const Scratch& s, const Rows& rows, int begin, int end, int first_token, int tokens, bool by_row) {
   const int step = by_row ? 1 : kBlockRows;
   for (int p = 0; p < kPanelsPerHead; ++p) {
     const float* panel = s.packed + p * (kTileTokens * kPanel);
@@ -169,8 +170,9 @@ static void add_chunk(const Scratch& s, const Rows& rows, int begin, int end, in
       if (depth <= 0) continue;
       const PlainRows a{s.scores + r * kTileTokens, kTileTokens};
       float* c = s.sums + r * kHeadSize + p * kPanel;
-      // The next block's sums are far: a tile touches each line of them once.
-      for (int i = last + 1; i < smaller(last + 1 + step, end); ++i) __builtin_prefetch(s.sums + i * kHeadSize + p * kPanel);
+      // The next block's sums are far: they were last touched a tile ago.
+      for (int i = last + 1; i < smaller(last + 1 + step, end); ++i)
+        for (int d = 0; d < kPanel; d += kLineFloats) __builtin_prefetch(s.sums + i * kHeadSize + p * kPanel + d);
       if (by_row) multiply<1, true>(a, panel, c, kHeadSize, depth);
       else multiply_rows<true>(last - r + 1, a, panel, c, kHeadSize, depth);
     }
@@ -180,8 +182,8 @@ static void add_chunk(const Scratch& s, const Rows& rows, int begin, int end, in
 static void add_values(const Scratch& s, const Rows& rows, int first_token, int tokens) {
   const int hidden_from = rows.visible(0, first_token);
   const bool by_row = hidden_from < tokens && has_nonfinite(s.packed, hidden_from > 0 ? hidden_from : 0, tokens);
-  for (int begin = 0; begin < rows.padded; begin += kChunkRows)
-    add_chunk(s, rows, begin, smaller(begin + kChunkRows, rows.padded), first_token, tokens, by_row);
+  for (int begin = 0; begin < rows.padded; begin += kBandRows)
+    add_band(s, rows, begin, smaller(begin + kBandRows, rows.padded), first_token, tokens, by_row);
 }
 
 template <class T>

@@ -9,7 +9,7 @@ using Vec = __m256;
 constexpr int kLanes = 8;
 constexpr int kPanelVectors = 2;  // vectors in a panel of the packed operand
 constexpr int kBlockRows = 6;     // rows of the register block: 12 sums in 16 registers
-constexpr int kChunkRows = 24;    // rows that all panels pass by before the next rows: their sums and queries fit L1 and L2
+constexpr int kBandRows = 24;     // rows that all panels pass by before the next ones: a band's sums stay in L1 or L2
 
 static inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 static inline Vec load(const float* p) { return _mm256_loadu_ps(p); }

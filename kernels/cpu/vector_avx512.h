@@ -9,7 +9,7 @@ using Vec = __m512;
 constexpr int kLanes = 16;
 constexpr int kPanelVectors = 2;  // vectors in a panel of the packed operand
 constexpr int kBlockRows = 12;    // rows of the register block: 24 sums in 32 registers
-constexpr int kChunkRows = 384;   // rows that all panels pass by before the next rows: all of a task's
+constexpr int kBandRows = 384;    // rows that all panels pass by before the next ones: all of most tasks'
 
 static inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
 static inline Vec load(const float* p) { return _mm512_loadu_ps(p); }

@@ -10,7 +10,7 @@ typedef int32_t Mask __attribute__((vector_size(16)));
 constexpr int kLanes = 4;
 constexpr int kPanelVectors = 4;  // vectors in a panel of the packed operand
 constexpr int kBlockRows = 2;     // rows of the register block
-constexpr int kChunkRows = 192;   // rows that all panels pass by before the next rows: all of a task's
+constexpr int kBandRows = 192;    // rows that all panels pass by before the next ones: all of most tasks'
 
 static inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
 static inline Vec load(const float* p) { Vec v; std::memcpy(&v, p, sizeof v); return v; }

@@ -54,7 +54,7 @@ def test_every_page_gives_the_same_bits(kernels: CpuKernels, dtype: torch.dtype,
 
 @each_level
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 16), (2, 17), (15, 31), (17, 17), (127, 129), (129, 640)])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (12, 2), (4, 4), (16, 2)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (12, 2), (4, 4), (16, 2), (40, 1)])
 def test_edges_of_tiles_and_slots(
     kernels: CpuKernels, dtype: torch.dtype, level: str, rows: int, length: int, heads: int, kv_heads: int
 ) -> None:
