@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
-from paceline.cli.commands import crd, down, experiment, pace, plan, recommend, report, simulate, status, up
+from paceline.cli.commands import coalesce, crd, down, experiment, pace, plan, recommend, report, simulate, status, up
 from paceline.cli.errors import CliError
 from paceline.cli.output import print_error
 
@@ -46,6 +46,7 @@ app.command(epilog=up.EPILOG)(up.up)
 app.command(epilog=down.EPILOG)(down.down)
 app.command(epilog=status.EPILOG)(status.status)
 app.command(epilog=pace.EPILOG)(pace.pace)
+app.command(epilog=coalesce.EPILOG)(coalesce.coalesce)
 app.command(epilog=plan.EPILOG)(plan.plan)
 app.add_typer(experiment.app, name="experiment")
 app.command(epilog=report.EPILOG)(report.report)

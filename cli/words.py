@@ -1,6 +1,6 @@
 """Settings in words, the same in every command."""
 
-from paceline.engine_ext.settings import PacingMode, PacingSettings
+from paceline.engine_ext.settings import CoalescingSettings, FinalChunk, PacingMode, PacingSettings
 
 
 def describe_pacing(pacing: PacingSettings) -> str:
@@ -14,3 +14,10 @@ def describe_pacing(pacing: PacingSettings) -> str:
             f"prefill within {slo.max_prefill_delay_seconds} s ({slo.precedence.value} first)"
         )
     return "Disabled"
+
+
+def describe_coalescing(coalescing: CoalescingSettings) -> str:
+    """Return coalescing in words: `Disabled`, `Enabled, spans up to 8192 tokens (SinglePrefill)`."""
+    if coalescing.final_chunk is FinalChunk.DISABLED:
+        return "Disabled"
+    return f"Enabled, spans up to {coalescing.max_span_tokens} tokens ({coalescing.admission.value})"

@@ -26,6 +26,12 @@ class Metrics:
             ("result",),
             registry=self.registry,
         )
+        self.coalescing_changes = Counter(
+            "paceline_api_coalescing_changes_total",
+            "Coalescing changes asked for, by result: applied, pending, refused",
+            ("result",),
+            registry=self.registry,
+        )
         self.engine_pushes = Counter(
             "paceline_api_engine_pushes_total",
             "Settings sent to engines, by result: applied, unreachable, refused, stale",

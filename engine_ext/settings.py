@@ -107,6 +107,17 @@ class CoalescingSettings(LiveModel):
     admission: CoalescingAdmission = CoalescingAdmission.SINGLE_PREFILL
 
 
+def _says_its_final_chunk(coalescing: CoalescingSettings) -> CoalescingSettings:
+    given = coalescing.model_fields_set
+    if given and "final_chunk" not in given:
+        raise ValueError("give finalChunk too, Enabled or Disabled: without it nothing would be coalesced")
+    return coalescing
+
+
+DeclaredCoalescing = Annotated[CoalescingSettings, AfterValidator(_says_its_final_chunk)]
+"""Coalescing as a caller sends it: a limit or an admission without the switch that would use it is refused."""
+
+
 class LiveSettings(LiveModel):
     """Everything an engine swaps between two steps, with the fence that orders it.
 

@@ -1,17 +1,14 @@
 """`paceline pace`: change how a running profile paces its prefills."""
 
-import time
-from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from paceline.cli.client import ApiClient
+from paceline.cli import live
 from paceline.cli.durations import milliseconds, whole_seconds
 from paceline.cli.errors import CliError, ExitCode
-from paceline.cli.instance import api_of
-from paceline.cli.output import OutputFormat, OutputOption, print_json, result_console
+from paceline.cli.output import OutputFormat, OutputOption
 from paceline.cli.words import describe_pacing
 from paceline.engine_ext.settings import MAX_INTERVAL_STEPS, PacingMode, PacingSettings, SloPrecedence, SloSettings
 
@@ -62,33 +59,11 @@ def pace(
 ) -> None:
     """Show or change the pacing of a running profile; no request is lost, and nothing restarts."""
     changes = _changes(interval, mode, slo, max_prefill_delay, precedence)
-    wait_milliseconds = milliseconds(wait)
-    key, address = api_of(name)
-    path = f"/v1/profiles/{key}/pacing"
-    with ApiClient(address) as client:
-        response = client.send("GET", path)
-        started = time.monotonic()
-        if changes:
-            body = _merged(PacingSettings.model_validate(response.json()["pacing"]), changes)
-            headers = {"If-Match": response.headers["ETag"]} if "ETag" in response.headers else {}
-            response = client.send(
-                "PUT",
-                path,
-                json=body.model_dump(mode="json", by_alias=True, exclude_none=True),
-                params={"wait": f"{wait_milliseconds}ms", **({"force": "true"} if force else {})},
-                headers=headers,
-                timeout=wait_milliseconds / 1_000 + 10,
-            )
-        seconds = time.monotonic() - started
-    document = response.json()
-    if output is OutputFormat.JSON:
-        print_json(document)
-    elif document["applied"]:
-        took = f", applied after {seconds * 1_000:.0f} ms" if changes else ""
-        pacing = describe_pacing(PacingSettings.model_validate(document["pacing"]))
-        result_console().print(f"{key}: {pacing} (revision {document['revision']}{took})", markup=False)
-    if response.status_code == HTTPStatus.ACCEPTED or not document["applied"]:
-        raise _pending(key, document, wait)
+    outcome = live.ask(
+        live.Request(name, "pacing", wait, force),
+        (lambda current: _merged(PacingSettings.model_validate(current), changes)) if changes else None,
+    )
+    live.show(outcome, describe_pacing(PacingSettings.model_validate(outcome.document["pacing"])), output)
 
 
 def _changes(
@@ -140,16 +115,3 @@ def _merged(current: PacingSettings, changes: dict[str, Any]) -> PacingSettings:
         raise CliError(
             f"this pacing is not valid: {message}", advice="Give the promise, as in --slo 80ms.", code=ExitCode.INVALID
         ) from None
-
-
-def _pending(key: str, document: dict[str, Any], wait: str) -> CliError:
-    lagging = [
-        f"  {engine['name']}: revision {engine['revision']}" + (f", {engine['message']}" if engine["message"] else "")
-        for engine in document["engines"]
-        if not engine["applied"]
-    ]
-    lines = "\n".join(lagging) or "  no engine answers"
-    return CliError(
-        f"{key}: revision {document['revision']} is stored, but not on every engine after {wait}:\n{lines}",
-        advice=f"It is applied as soon as they answer; look again with `paceline pace {key}`.",
-    )

@@ -42,6 +42,6 @@ def plan(
     for field in change.fields:
         out.print(f"  {field}", markup=False, soft_wrap=True)
     if change.kind is ChangeKind.HOT:
-        out.print("Apply a change of the pacing with `paceline pace`.", markup=False)
+        out.print("Apply it with `paceline pace` or `paceline coalesce`.", markup=False)
     if change.kind is ChangeKind.COLD:
         out.print(f"Apply it with `paceline down {key}` and `paceline up {profile_file}`.", markup=False)

@@ -10,8 +10,8 @@ from paceline.cli.errors import CliError
 from paceline.cli.instance import ApiAddress, Phase, local_api, local_state, phase_of, remote_api, split_key
 from paceline.cli.local.state import ProfileState, RunRecord, known_profiles, state_root
 from paceline.cli.output import OutputFormat, OutputOption, notice_console, print_json, result_console, table
-from paceline.cli.words import describe_pacing
-from paceline.engine_ext.settings import PacingSettings
+from paceline.cli.words import describe_coalescing, describe_pacing
+from paceline.engine_ext.settings import CoalescingSettings, PacingSettings
 
 EPILOG = """Examples:
 
@@ -97,6 +97,7 @@ def _live_columns(view: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": view["model"],
         "pacing": view["profile"]["spec"]["pacing"],
+        "coalescing": live["coalescing"],
         "revision": live["revision"],
         "applied": live["applied"],
         "engines": live["engines"],
@@ -105,6 +106,10 @@ def _live_columns(view: dict[str, Any]) -> dict[str, Any]:
 
 def _pacing(row: dict[str, Any]) -> str:
     return describe_pacing(PacingSettings.model_validate(row["pacing"])) if "pacing" in row else "-"
+
+
+def _coalescing(row: dict[str, Any]) -> str:
+    return describe_coalescing(CoalescingSettings.model_validate(row["coalescing"]))
 
 
 def _print_all(rows: list[dict[str, Any]]) -> None:
@@ -133,6 +138,7 @@ def _print_one(row: dict[str, Any]) -> None:
         "Problem": row.get("problem"),
         "Model": row.get("model"),
         "Pacing": _pacing(row) if "pacing" in row else None,
+        "Coalescing": _coalescing(row) if "coalescing" in row else None,
         "Revision": row.get("revision"),
         "OpenAI API": row.get("openaiUrl"),
         "Control API": row.get("apiUrl"),
@@ -146,6 +152,8 @@ def _print_one(row: dict[str, Any]) -> None:
             made.add_row(what, str(value))
     for engine in row.get("engines", ()):
         made.add_row(f"Engine {engine['name']}", _engine(engine))
+        if engine.get("uncoalesced"):
+            made.add_row("Not coalesced", engine["uncoalesced"])
         if engine.get("pageGate"):
             made.add_row("Page gate", engine["pageGate"])
     result_console().print(made)

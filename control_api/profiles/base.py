@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.control_api.errors import ProblemError, not_found
-from paceline.control_api.schemas.profiles import EngineStatus, PacingStatus
+from paceline.control_api.schemas.profiles import CoalescingStatus, EngineStatus, PacingStatus
 from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingMode, PacingSettings
 from paceline.operator.api.v1alpha1 import InferenceProfile
 
@@ -62,6 +62,15 @@ class LiveState:
             applied=self.applied,
             engines=list(self.engines),
             superseded_by=self.superseded_by,
+        )
+
+    def coalescing_status(self) -> CoalescingStatus:
+        """Return the state as the coalescing routes answer it."""
+        return CoalescingStatus(
+            coalescing=self.settings.coalescing,
+            revision=self.settings.revision,
+            applied=self.applied,
+            engines=list(self.engines),
         )
 
     @property

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from paceline.control_api.profiles.base import EngineAccess
 from paceline.control_api.schemas.profiles import EngineStatus
-from paceline.engine_ext.settings import LiveSettings
+from paceline.engine_ext.settings import FinalChunk, LiveSettings
 
 SETTINGS_PATH = "/paceline/v1/settings"
 
@@ -30,6 +30,12 @@ class CoreState(_Reply):
     reasons: list[str] = []
 
 
+class CoalescingState(_Reply):
+    """What keeps one engine core from coalescing anything."""
+
+    obstacles: list[str] = []
+
+
 class GateState(_Reply):
     """What the page gate of one engine core does, in a line; nothing where the profile does not ask for it."""
 
@@ -37,20 +43,28 @@ class GateState(_Reply):
 
 
 class AdminReply(_Reply):
-    """The settings of an engine and the state of each of its cores; `page_gate` is in the order of `engines`."""
+    """The settings of an engine and the state of each of its cores; other lists are in the order of `engines`."""
 
     settings: LiveSettings
     engines: list[CoreState]
     compatible: bool
     reasons: list[str] = []
+    coalescing: list[CoalescingState] = []
     page_gate: list[GateState] = []
+
+    @property
+    def _coalesces(self) -> bool:
+        return self.settings.coalescing.final_chunk is FinalChunk.ENABLED
 
     def statuses(self, wanted: LiveSettings) -> tuple[EngineStatus, ...]:
         """Return how far each core is on the way to the wanted settings."""
+        spans = self.coalescing or [CoalescingState()] * len(self.engines)
         gates = self.page_gate or [GateState()] * len(self.engines)
-        return tuple(self._status(core, gate, wanted) for core, gate in zip(self.engines, gates, strict=True))
+        return tuple(
+            self._status(core, span, gate, wanted) for core, span, gate in zip(self.engines, spans, gates, strict=True)
+        )
 
-    def _status(self, core: CoreState, gate: GateState, wanted: LiveSettings) -> EngineStatus:
+    def _status(self, core: CoreState, span: CoalescingState, gate: GateState, wanted: LiveSettings) -> EngineStatus:
         applied = (core.epoch, core.revision) == wanted.fence and self.settings.same_knobs(wanted)
         reasons = list(dict.fromkeys([*core.reasons, *([] if self.compatible else self.reasons)]))
         if not applied:
@@ -63,6 +77,7 @@ class AdminReply(_Reply):
             applied=applied,
             paced=core.paced and self.compatible,
             message="; ".join(reasons) or None,
+            uncoalesced=("; ".join(span.obstacles) or None) if self._coalesces else None,
             page_gate=gate.message,
         )
 

@@ -1,4 +1,4 @@
-"""Profiles and their live pacing."""
+"""Profiles, and their live pacing and coalescing."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -10,16 +10,20 @@ from paceline.control_api.profiles.base import Change, StoredProfile
 from paceline.control_api.routes.dependencies import Context, Key, WaitSeconds
 from paceline.control_api.schemas.common import Page, problem_responses
 from paceline.control_api.schemas.profiles import (
+    COALESCING_EXAMPLES,
     PACING_EXAMPLES,
     PACING_STATUS_EXAMPLE,
+    CoalescingStatus,
     PacingStatus,
     ProfileStatus,
     ProfileView,
 )
-from paceline.control_api.services import pacing
-from paceline.engine_ext.settings import DeclaredPacing
+from paceline.control_api.services import live
+from paceline.engine_ext.settings import DeclaredCoalescing, DeclaredPacing
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
+IfMatch = Annotated[str | None, Header(description="Change it only if the ETag is still this one")]
+Force = Annotated[bool, Query(description="Take the fields over from another tool that declares them")]
 
 
 def _view(stored: StoredProfile) -> ProfileView:
@@ -86,8 +90,8 @@ async def put_pacing(
     seconds: WaitSeconds,
     response: Response,
     body: Annotated[DeclaredPacing, Body(openapi_examples=PACING_EXAMPLES)],
-    if_match: Annotated[str | None, Header(description="Change it only if the ETag is still this one")] = None,
-    force: Annotated[bool, Query(description="Take the fields over from another tool that declares them")] = False,
+    if_match: IfMatch = None,
+    force: Force = False,
 ) -> PacingStatus:
     """Change the pacing of running engines, and wait until they run it.
 
@@ -95,7 +99,43 @@ async def put_pacing(
     """
     await access.require(Verb.PATCH, key)
     change = Change(pacing=body, if_match=if_match, force=force, author=access.caller.name)
-    state = await pacing.change(context, key, change, seconds)
+    state = await live.change(context, key, change, seconds)
     response.headers["ETag"] = state.etag
     response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
     return state.pacing_status()
+
+
+@router.get("/{namespace}/{name}/coalescing", responses=problem_responses(403, 404, 503))
+async def get_coalescing(context: Context, access: CallerAccess, key: Key, response: Response) -> CoalescingStatus:
+    """Return the wanted coalescing, its revision, and the revision that every engine runs; the ETag fits If-Match."""
+    await access.require(Verb.GET, key)
+    state = (await context.store.get(key)).state
+    response.headers["ETag"] = state.etag
+    return state.coalescing_status()
+
+
+@router.put(
+    "/{namespace}/{name}/coalescing",
+    responses={
+        200: {"description": "Every engine runs it"},
+        202: {"description": "Kept, and not yet run by the engines that are named", "model": CoalescingStatus},
+        **problem_responses(403, 404, 409, 412, 422, 503),
+    },
+)
+async def put_coalescing(
+    context: Context,
+    access: CallerAccess,
+    key: Key,
+    seconds: WaitSeconds,
+    response: Response,
+    body: Annotated[DeclaredCoalescing, Body(openapi_examples=COALESCING_EXAMPLES)],
+    if_match: IfMatch = None,
+    force: Force = False,
+) -> CoalescingStatus:
+    """Switch the coalescing of final chunks on running engines, or change its limits, as the pacing route does."""
+    await access.require(Verb.PATCH, key)
+    change = Change(coalescing=body, if_match=if_match, force=force, author=access.caller.name)
+    state = await live.change(context, key, change, seconds)
+    response.headers["ETag"] = state.etag
+    response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
+    return state.coalescing_status()

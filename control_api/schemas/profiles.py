@@ -11,8 +11,8 @@ class EngineStatus(Schema):
     """What one engine core runs.
 
     `revision` is None while it does not answer. `applied` tells that it runs the wanted revision; `paced` that it can
-    pace at all. `message` says what keeps it from either, `page_gate` what the page gate does and what it leaves to
-    the engine; None where the profile does not ask for the gate.
+    pace at all. `message` says what keeps it from either, `uncoalesced` why nothing is coalesced where that is wanted,
+    `page_gate` what the page gate does and what it leaves to the engine; None where the profile does not ask for it.
     """
 
     name: str
@@ -20,6 +20,7 @@ class EngineStatus(Schema):
     applied: bool = False
     paced: bool | None = None
     message: str | None = None
+    uncoalesced: str | None = None
     page_gate: str | None = None
 
 
@@ -34,6 +35,15 @@ class PacingStatus(Schema):
     applied: bool
     engines: list[EngineStatus]
     superseded_by: str | None = None
+
+
+class CoalescingStatus(Schema):
+    """The coalescing that is wanted, and how far the engines have it."""
+
+    coalescing: CoalescingSettings
+    revision: int
+    applied: bool
+    engines: list[EngineStatus]
 
 
 class ProfileStatus(Schema):
@@ -67,10 +77,25 @@ PACING_EXAMPLES: dict[str, Any] = {
     "off": {"summary": "As stock vLLM", "value": {"mode": "Disabled"}},
 }
 
+COALESCING_EXAMPLES: dict[str, Any] = {
+    "on": {"summary": "A prompt's final chunk in one pass", "value": {"finalChunk": "Enabled"}},
+    "off": {"summary": "As stock vLLM", "value": {"finalChunk": "Disabled"}},
+}
+
 PACING_STATUS_EXAMPLE: dict[str, Any] = {
     "pacing": {"mode": "Fixed", "interval": 4, "slo": None},
     "revision": 7,
     "applied": True,
-    "engines": [{"name": "engine", "revision": 7, "applied": True, "paced": True, "message": None, "pageGate": None}],
+    "engines": [
+        {
+            "name": "engine",
+            "revision": 7,
+            "applied": True,
+            "paced": True,
+            "message": None,
+            "uncoalesced": None,
+            "pageGate": None,
+        }
+    ],
     "supersededBy": None,
 }

@@ -11,8 +11,8 @@ from api_support.state import API_TOKEN
 
 from paceline.bench.plan import ExperimentPlan
 from paceline.control_api.schemas.experiments import PLAN_EXAMPLES
-from paceline.control_api.schemas.profiles import PACING_EXAMPLES
-from paceline.engine_ext.settings import PacingSettings
+from paceline.control_api.schemas.profiles import COALESCING_EXAMPLES, PACING_EXAMPLES
+from paceline.engine_ext.settings import CoalescingSettings, PacingSettings
 
 
 # One API for all tests here: every one of them shows that nothing was changed.
@@ -174,9 +174,11 @@ def test_the_description_names_problems_and_its_examples_are_valid(api: Api) -> 
     operations = [
         operation for path, item in document["paths"].items() if path.startswith("/v1/") for operation in item.values()
     ]
-    assert len(operations) == 11
+    assert len(operations) == 13
     assert all("application/problem+json" in operation["responses"]["401"]["content"] for operation in operations)
     for example in PACING_EXAMPLES.values():
         PacingSettings.model_validate(example["value"])
+    for example in COALESCING_EXAMPLES.values():
+        CoalescingSettings.model_validate(example["value"])
     for example in PLAN_EXAMPLES.values():
         ExperimentPlan.model_validate(example["value"])

@@ -34,7 +34,15 @@ def test_a_change_is_answered_once_the_engine_runs_it(api: Api, engine: FakeEngi
         "revision": 1,
         "applied": True,
         "engines": [
-            {"name": "engine", "revision": 1, "applied": True, "paced": True, "message": None, "pageGate": None}
+            {
+                "name": "engine",
+                "revision": 1,
+                "applied": True,
+                "paced": True,
+                "message": None,
+                "uncoalesced": None,
+                "pageGate": None,
+            }
         ],
         "supersededBy": None,
     }

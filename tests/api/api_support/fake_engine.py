@@ -24,6 +24,7 @@ class FakeEngine:
     refuse: str | None = None
     silent: bool = False
     reasons: tuple[str, ...] = ()
+    uncoalesced: tuple[str, ...] = ()
     page_gate: str | None = None
     shown: list[dict[str, Any]] = field(default_factory=list)
     pushes: list[LiveSettings] = field(default_factory=list)
@@ -141,6 +142,7 @@ class FakeEngine:
                 "engines": cores,
                 "compatible": not self.reasons,
                 "reasons": list(self.reasons),
+                "coalescing": [{"active": not self.uncoalesced, "obstacles": self.uncoalesced} for _ in cores],
                 "pageGate": [{"mode": "AnyPage", "message": self.page_gate} for _ in cores],
             }
         )

@@ -21,6 +21,7 @@ COMMANDS = (
     ("down",),
     ("status",),
     ("pace",),
+    ("coalesce",),
     ("plan",),
     ("report",),
     ("recommend",),
@@ -141,6 +142,8 @@ def test_a_profile_that_is_stopped(paceline: Paceline, known: ProfileState) -> N
         (("pace", "tiny", "--slo", "0ms"), "for --slo: Input should be greater than or equal to 1 milliseconds"),
         (("pace", "tiny", "--slo", "2m"), "for --slo: Input should be less than or equal to 60000 milliseconds"),
         (("pace", "tiny", "--max-prefill-delay", "0s"), "for --max-prefill-delay: Input should be greater than or"),
+        (("coalesce", "tiny", "--final-chunk", "on"), "'on' is not one of 'enabled', 'disabled'"),
+        (("coalesce", "tiny", "--max-span-tokens", "63"), "Input should be greater than or equal to 64"),
         (("pace", "a/b/c"), "'a/b/c' is no profile's name"),
         (("pace", "../tiny"), "'../tiny' is no profile's name"),
         (("down", "tiny", "--timeout", "x"), "'x' is no duration"),
@@ -251,10 +254,34 @@ def test_one_profile_in_detail_tells_what_its_page_gate_does(
         "name": "tiny",
         "model": "tiny",
         "profile": {"spec": {"pacing": {"mode": "Disabled"}}},
-        "status": {"revision": 3, "applied": True, "engines": [{**engine, "pageGate": told}]},
+        "status": {
+            "revision": 3,
+            "applied": True,
+            "coalescing": {"finalChunk": "Enabled"},
+            "engines": [{**engine, "uncoalesced": "blocks of 784 tokens", "pageGate": told}],
+        },
     }
     monkeypatch.setattr(Handler, "status", 200)
     monkeypatch.setattr(Handler, "problem", json.dumps(profile).encode())
     outcome = paceline("status", "tiny")
     assert outcome.status == 0
-    assert told in " ".join(outcome.out.split())
+    shown = " ".join(outcome.out.split())
+    assert told in shown
+    assert "Coalescing Enabled, spans up to 8192 tokens (SinglePrefill)" in shown
+    assert "Not coalesced blocks of 784 tokens" in shown
+
+
+@pytest.mark.usefixtures("refusing_api")
+def test_coalescing_is_told_with_what_keeps_an_engine_from_it(
+    paceline: Paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = {"name": "engine", "revision": 3, "applied": True, "message": None, "uncoalesced": "it speculates"}
+    document = {"coalescing": {"finalChunk": "Enabled"}, "revision": 3, "applied": True, "engines": [engine]}
+    monkeypatch.setattr(Handler, "status", 200)
+    monkeypatch.setattr(Handler, "problem", json.dumps(document).encode())
+    outcome = paceline("coalesce", "tiny")
+    assert outcome.status == 0
+    assert outcome.out.splitlines() == [
+        "default/tiny: Enabled, spans up to 8192 tokens (SinglePrefill) (revision 3)",
+        "  engine coalesces nothing: it speculates",
+    ]

@@ -1,4 +1,4 @@
-"""Changes of pacing that a person asks for."""
+"""Changes of the live settings that a person asks for."""
 
 import structlog
 
@@ -11,11 +11,15 @@ _log = structlog.get_logger(__name__)
 
 
 async def change(context: AppContext, key: ProfileKey, wanted: Change, wait_seconds: float) -> LiveState:
-    """Change a profile's pacing and wait for its engines; count and log how it went.
+    """Change a profile's pacing or coalescing and wait for its engines; count and log how it went.
 
     Raises:
         ProblemError: 409 while an experiment measures the profile; what the store raises.
     """
+    metrics = context.metrics
+    kind, counter = (
+        ("pacing", metrics.pacing_changes) if wanted.coalescing is None else ("coalescing", metrics.coalescing_changes)
+    )
     async with context.database.read() as session:
         running = await runs.running_on(session, (key.namespace, key.name))
     try:
@@ -23,25 +27,25 @@ async def change(context: AppContext, key: ProfileKey, wanted: Change, wait_seco
             raise _measured(running.id, key)
         state = await context.store.change(key, wanted, wait_seconds)
     except ProblemError as problem:
-        context.metrics.pacing_changes.labels("refused").inc()
-        _log.info("pacing_change", profile=str(key), result="refused", reason=problem.detail)
+        counter.labels("refused").inc()
+        _log.info(f"{kind}_change", profile=str(key), result="refused", reason=problem.detail)
         raise
     result = "applied" if state.applied else "pending"
-    context.metrics.pacing_changes.labels(result).inc()
+    counter.labels(result).inc()
     _log.info(
-        "pacing_change",
+        f"{kind}_change",
         profile=str(key),
         result=result,
-        pacing=state.settings.pacing.model_dump(mode="json", by_alias=True),
         revision=state.settings.revision,
         lagging=None if state.applied else state.lagging(),
+        **{kind: getattr(state.settings, kind).model_dump(mode="json", by_alias=True)},
     )
     return state
 
 
 def _measured(experiment_id: str, key: ProfileKey) -> ProblemError:
     detail = (
-        f"the experiment {experiment_id} is measuring {key} and changes its pacing itself: wait for its end, or "
+        f"the experiment {experiment_id} is measuring {key} and changes its live settings itself: wait for its end, or "
         f"stop it with `paceline experiment cancel {experiment_id}`, or POST /v1/experiments/{experiment_id}/cancel. "
         "Nothing was changed"
     )
