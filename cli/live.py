@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from paceline.cli.client import ApiClient
 from paceline.cli.durations import milliseconds
@@ -12,6 +14,11 @@ from paceline.cli.errors import CliError
 from paceline.cli.instance import api_of
 from paceline.cli.output import OutputFormat, print_json, result_console
 from paceline.engine_ext.settings import LiveModel
+
+WaitOption = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="In a cluster: take fields over from a tool that declares them.")
+]
 
 
 @dataclass(frozen=True)

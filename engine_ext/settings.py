@@ -13,6 +13,8 @@ from pydantic.alias_generators import to_camel
 MAX_FENCE: Final = 2**53 - 1
 """The largest epoch and revision: what every JSON reader and the engine's own messages carry exactly."""
 
+MIN_SPAN_TOKENS: Final = 64
+MAX_SPAN_TOKENS: Final = 131_072
 MAX_INTERVAL_STEPS: Final = 1024
 """Upper bound of a pacing interval, so that no prefill is ever held for longer than that many engine steps."""
 
@@ -103,7 +105,7 @@ class CoalescingSettings(LiveModel):
     """Final-chunk coalescing: the largest span in tokens, and the company in which it may run."""
 
     final_chunk: FinalChunk = FinalChunk.DISABLED
-    max_span_tokens: Annotated[int, Field(strict=True, ge=64, le=131_072)] = 8_192
+    max_span_tokens: Annotated[int, Field(strict=True, ge=MIN_SPAN_TOKENS, le=MAX_SPAN_TOKENS)] = 8_192
     admission: CoalescingAdmission = CoalescingAdmission.SINGLE_PREFILL
 
 

@@ -7,7 +7,13 @@ import typer
 from paceline.cli import live
 from paceline.cli.output import OutputFormat, OutputOption, result_console
 from paceline.cli.words import describe_coalescing
-from paceline.engine_ext.settings import CoalescingAdmission, CoalescingSettings, FinalChunk
+from paceline.engine_ext.settings import (
+    MAX_SPAN_TOKENS,
+    MIN_SPAN_TOKENS,
+    CoalescingAdmission,
+    CoalescingSettings,
+    FinalChunk,
+)
 
 EPILOG = """Examples:
 
@@ -37,12 +43,11 @@ def coalesce(
         ),
     ] = None,
     max_span_tokens: Annotated[
-        int | None, typer.Option(min=64, max=131_072, help="A longer last part is split as vLLM does.")
+        int | None,
+        typer.Option(min=MIN_SPAN_TOKENS, max=MAX_SPAN_TOKENS, help="A longer last part is split as vLLM does."),
     ] = None,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")] = "5s",
-    force: Annotated[
-        bool, typer.Option("--force", help="In a cluster: take fields over from a tool that declares them.")
-    ] = False,
+    wait: live.WaitOption = "5s",
+    force: live.ForceOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show or change the coalescing of a running profile's final chunks; no request is lost, and nothing restarts."""
@@ -53,7 +58,7 @@ def coalesce(
         return CoalescingSettings.model_validate(current | changes)
 
     outcome = live.ask(live.Request(name, "coalescing", wait, force), changed if changes else None)
-    live.show(outcome, describe_coalescing(changed(outcome.document["coalescing"])), output)
+    live.show(outcome, describe_coalescing(CoalescingSettings.model_validate(outcome.document["coalescing"])), output)
     if output is OutputFormat.TABLE:
         for engine in outcome.document["engines"]:
             if engine["uncoalesced"]:

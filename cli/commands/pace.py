@@ -51,10 +51,8 @@ def pace(
             metavar="PrefillDelay|OutputTokenTime", case_sensitive=False, help="With SLO: which promise wins."
         ),
     ] = None,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")] = "5s",
-    force: Annotated[
-        bool, typer.Option("--force", help="In a cluster: take fields over from a tool that declares them.")
-    ] = False,
+    wait: live.WaitOption = "5s",
+    force: live.ForceOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show or change the pacing of a running profile; no request is lost, and nothing restarts."""

@@ -6,7 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 
 from paceline.control_api.auth import CallerAccess, Verb
-from paceline.control_api.profiles.base import Change, StoredProfile
+from paceline.control_api.context import AppContext
+from paceline.control_api.profiles.base import Change, LiveState, ProfileKey, StoredProfile
 from paceline.control_api.routes.dependencies import Context, Key, WaitSeconds
 from paceline.control_api.schemas.common import Page, problem_responses
 from paceline.control_api.schemas.profiles import (
@@ -42,6 +43,23 @@ def _view(stored: StoredProfile) -> ProfileView:
     )
 
 
+async def _read(context: AppContext, access: CallerAccess, key: ProfileKey, response: Response) -> LiveState:
+    await access.require(Verb.GET, key)
+    state = (await context.store.get(key)).state
+    response.headers["ETag"] = state.etag
+    return state
+
+
+async def _change(
+    context: AppContext, access: CallerAccess, key: ProfileKey, change: Change, seconds: float, response: Response
+) -> LiveState:
+    await access.require(Verb.PATCH, key)
+    state = await live.change(context, key, change, seconds)
+    response.headers["ETag"] = state.etag
+    response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
+    return state
+
+
 @router.get("", responses=problem_responses(403, 503))
 async def list_profiles(context: Context, access: CallerAccess) -> Page[ProfileView]:
     """List all profiles with their live settings; in a cluster those of the namespaces that the caller may list."""
@@ -66,10 +84,7 @@ async def get_profile(context: Context, access: CallerAccess, key: Key) -> Profi
 )
 async def get_pacing(context: Context, access: CallerAccess, key: Key, response: Response) -> PacingStatus:
     """Return the wanted pacing, its revision, and the revision that every engine runs; the ETag fits If-Match."""
-    await access.require(Verb.GET, key)
-    state = (await context.store.get(key)).state
-    response.headers["ETag"] = state.etag
-    return state.pacing_status()
+    return (await _read(context, access, key, response)).pacing_status()
 
 
 @router.put(
@@ -97,21 +112,14 @@ async def put_pacing(
 
     The change is kept before an engine is asked, so it is never lost: an engine that is down gets it when it is back.
     """
-    await access.require(Verb.PATCH, key)
     change = Change(pacing=body, if_match=if_match, force=force, author=access.caller.name)
-    state = await live.change(context, key, change, seconds)
-    response.headers["ETag"] = state.etag
-    response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
-    return state.pacing_status()
+    return (await _change(context, access, key, change, seconds, response)).pacing_status()
 
 
 @router.get("/{namespace}/{name}/coalescing", responses=problem_responses(403, 404, 503))
 async def get_coalescing(context: Context, access: CallerAccess, key: Key, response: Response) -> CoalescingStatus:
     """Return the wanted coalescing, its revision, and the revision that every engine runs; the ETag fits If-Match."""
-    await access.require(Verb.GET, key)
-    state = (await context.store.get(key)).state
-    response.headers["ETag"] = state.etag
-    return state.coalescing_status()
+    return (await _read(context, access, key, response)).coalescing_status()
 
 
 @router.put(
@@ -133,9 +141,5 @@ async def put_coalescing(
     force: Force = False,
 ) -> CoalescingStatus:
     """Switch the coalescing of final chunks on running engines, or change its limits, as the pacing route does."""
-    await access.require(Verb.PATCH, key)
     change = Change(coalescing=body, if_match=if_match, force=force, author=access.caller.name)
-    state = await live.change(context, key, change, seconds)
-    response.headers["ETag"] = state.etag
-    response.status_code = HTTPStatus.OK if state.applied else HTTPStatus.ACCEPTED
-    return state.coalescing_status()
+    return (await _change(context, access, key, change, seconds, response)).coalescing_status()
