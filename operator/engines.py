@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import aiohttp
 
-from paceline.engine_ext.settings import LiveSettings
+from paceline.engine_ext.settings import FinalChunk, LiveSettings
 from paceline.operator.pods import PodView
 
 SETTINGS_PATH = "/paceline/v1/settings"
@@ -20,7 +21,7 @@ class EngineReport:
 
     `behind` names the engine cores that run older settings than the pod as a whole was given. `refused` tells that
     the engine understood the settings and can't run them: only a change of the profile helps. `page_gate` says in a
-    line what the page gate does, nothing where it is disabled.
+    line what the page gate does, nothing where it is disabled; `uncoalesced` why nothing is coalesced that should be.
     """
 
     settings: LiveSettings | None = None
@@ -30,6 +31,7 @@ class EngineReport:
     error: str = ""
     refused: bool = False
     page_gate: str = ""
+    uncoalesced: str = ""
 
     def runs(self, wanted: LiveSettings) -> bool:
         """Tell whether every core of the engine runs these very settings."""
@@ -117,6 +119,7 @@ def read_report(status: int, answer: Any, *, conflict: str = "") -> EngineReport
         behind = tuple(_name(core) for core in answer["engines"] if (core["epoch"], core["revision"]) < settings.fence)
     except (KeyError, TypeError, ValueError) as error:
         return EngineReport(error=f"the engine's answer is none of ours: {error}")
+    obstacles = chain.from_iterable(core.get("obstacles", ()) for core in answer.get("coalescing", ()))
     reasons = tuple(str(reason) for reason in answer.get("reasons", ()))
     return EngineReport(
         settings=settings,
@@ -124,13 +127,14 @@ def read_report(status: int, answer: Any, *, conflict: str = "") -> EngineReport
         reasons=reasons,
         behind=behind,
         error=f"the engine runs others: {conflict}" if conflict else "",
-        page_gate=_page_gate(answer.get("pageGate", ())),
+        page_gate=_once(gate.get("message") for gate in answer.get("pageGate", ())),
+        uncoalesced=_once(obstacles) if settings.coalescing.final_chunk is FinalChunk.ENABLED else "",
     )
 
 
-def _page_gate(gates: Iterable[Mapping[str, Any]]) -> str:
-    """Return what the gates of an engine's cores say, each different line once."""
-    return "; ".join(dict.fromkeys(str(gate["message"]) for gate in gates if gate.get("message")))
+def _once(lines: Iterable[Any]) -> str:
+    """Return what an engine's cores say, each different line once."""
+    return "; ".join(dict.fromkeys(str(line) for line in lines if line))
 
 
 def _name(core: Mapping[str, Any]) -> str:

@@ -83,4 +83,5 @@ def _pod_status(pod: PodView, facts: Facts) -> PodStatus:
         restarts=pod.container.restarts,
         message=message[:_LONGEST_MESSAGE],
         page_gate="" if report is None else report.page_gate[:_LONGEST_MESSAGE],
+        uncoalesced="" if report is None else report.uncoalesced[:_LONGEST_MESSAGE],
     )

@@ -1,13 +1,16 @@
 """What the control API asks of a store of profiles, whichever it is."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from paceline.control_api.errors import ProblemError, not_found
 from paceline.control_api.schemas.profiles import CoalescingStatus, EngineStatus, PacingStatus
-from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingMode, PacingSettings
+from paceline.engine_ext.settings import CoalescingSettings, LiveModel, LiveSettings, PacingMode, PacingSettings
 from paceline.operator.api.v1alpha1 import InferenceProfile
+
+Part = Literal["pacing", "coalescing"]
+"""A part of a profile that is live: changed on a running engine."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,14 +37,14 @@ def in_force(pacing: PacingSettings) -> PacingSettings:
 class LiveState:
     """The settings that are wanted of a profile's engines, and what each engine says it runs.
 
-    `tag` is the entity tag where the fence does not make it. `superseded_by` names who changed the pacing after it was
-    last set here. `note` says why there is no engine, where that is known.
+    `tag` is the entity tag where the fence does not make it. `superseded_by` names who changed a part after it was last
+    set here. `note` says why there is no engine, where that is known.
     """
 
     settings: LiveSettings
     engines: tuple[EngineStatus, ...]
     tag: str | None = None
-    superseded_by: str | None = None
+    superseded_by: Mapping[Part, str] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -61,7 +64,7 @@ class LiveState:
             revision=self.settings.revision,
             applied=self.applied,
             engines=list(self.engines),
-            superseded_by=self.superseded_by,
+            superseded_by=self.superseded_by.get("pacing"),
         )
 
     def coalescing_status(self) -> CoalescingStatus:
@@ -71,6 +74,7 @@ class LiveState:
             revision=self.settings.revision,
             applied=self.applied,
             engines=list(self.engines),
+            superseded_by=self.superseded_by.get("coalescing"),
         )
 
     @property
@@ -111,10 +115,14 @@ class Change:
     force: bool = False
     author: str = ""
 
+    def parts(self) -> dict[Part, LiveModel]:
+        """Return what is changed."""
+        parts: dict[Part, LiveModel | None] = {"pacing": self.pacing, "coalescing": self.coalescing}
+        return {part: wanted for part, wanted in parts.items() if wanted is not None}
+
     def knobs(self, settings: LiveSettings) -> LiveSettings:
         """Return `settings` with this change made and the fence as it was."""
-        update = {name: value for name in ("pacing", "coalescing") if (value := getattr(self, name)) is not None}
-        return settings.model_copy(update=update)
+        return settings.model_copy(update={str(part): wanted for part, wanted in self.parts().items()})
 
 
 @dataclass(frozen=True)

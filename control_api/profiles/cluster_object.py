@@ -11,16 +11,13 @@ from pydantic import ValidationError
 
 from paceline.control_api.errors import ProblemError
 from paceline.control_api.profiles.base import LiveState, ProfileKey, StoredProfile, in_force
-from paceline.control_api.profiles.ownership import superseded_by
+from paceline.control_api.profiles.ownership import SET_BY, superseded_by
 from paceline.control_api.schemas.profiles import EngineStatus
 from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingSettings
 from paceline.operator.api.status import ConditionType, InferenceProfileStatus, PodStatus
-from paceline.operator.api.v1alpha1 import GROUP, InferenceProfile
+from paceline.operator.api.v1alpha1 import InferenceProfile
 
 Manifest = dict[str, Any]
-
-SET_BY: Final = f"{GROUP}/pacing-set-by"
-"""Annotation with who last set the pacing over the control API; by it our field manager is known when it lost all."""
 
 _UNSEEN: Final = "the operator has not acted on the change yet; is it running?"
 
@@ -96,7 +93,7 @@ class ClusterProfile:
             settings=self.settings,
             engines=tuple(self._engine(pod) for pod in self.status.pods),
             tag=self.etag,
-            superseded_by=", ".join(superseded_by(self.manifest)) or None,
+            superseded_by={part: ", ".join(by) for part in SET_BY if (by := superseded_by(self.manifest, part))},
             note=self._note,
         )
 
@@ -129,6 +126,7 @@ class ClusterProfile:
             # The condition speaks for all of them: which of several can't be paced is in its message.
             paced=None if truth is False and len(self.status.pods) > 1 else truth,
             message="; ".join(filter(None, messages)) or None,
+            uncoalesced=pod.uncoalesced or None,
             page_gate=pod.page_gate or None,
         )
 

@@ -10,7 +10,7 @@ import structlog
 from paceline.control_api.cluster.connection import Cluster
 from paceline.control_api.cluster.problems import told
 from paceline.control_api.errors import ProblemError, StartupError
-from paceline.control_api.profiles.base import Change, EngineAccess, LiveState, ProfileKey, StoredProfile
+from paceline.control_api.profiles.base import Change, EngineAccess, LiveState, Part, ProfileKey, StoredProfile
 from paceline.control_api.profiles.cluster_changes import applied_manifest, require_free, superseded
 from paceline.control_api.profiles.cluster_object import ClusterProfile, Manifest
 from paceline.control_api.profiles.cluster_watch import wait_for
@@ -77,14 +77,14 @@ class KubernetesStore:
         before, after = await self._apply(key, change)
 
         def settled(seen: ClusterProfile) -> bool:
-            if _overwritten(seen, after) or seen.refusal is not None:
+            if _overwritten(change, seen, after) or seen.refusal is not None:
                 return True
             without_engines = seen.manifest["spec"].get("engine", {}).get("replicas") == 0
             return seen.is_observed and (seen.state.applied or without_engines)
 
         seen = await wait_for(self._cluster.client, after, settled, wait_seconds)
-        if by := _overwritten(seen, after):
-            raise superseded(key, by)
+        for part, by in _overwritten(change, seen, after).items():
+            raise superseded(key, part, by)
         if seen.refusal is not None and seen.etag == after.etag:
             await self._take_back(before, after, change)
             raise ProblemError(
@@ -183,6 +183,8 @@ def _read_key(path: Path) -> bytes:
     return key
 
 
-def _overwritten(seen: ClusterProfile, applied: ClusterProfile) -> str | None:
-    """Return who else changed the settings since they were applied; a later change over this API is none."""
-    return seen.state.superseded_by if seen.etag != applied.etag else None
+def _overwritten(change: Change, seen: ClusterProfile, applied: ClusterProfile) -> dict[Part, str]:
+    """Return who else changed what was changed since it was applied; a later change over this API is none."""
+    if seen.etag == applied.etag:
+        return {}
+    return {part: by for part, by in seen.state.superseded_by.items() if part in change.parts()}

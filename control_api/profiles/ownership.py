@@ -9,12 +9,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from paceline.control_api.profiles.base import Part
 from paceline.engine_ext.settings import PacingMode
+from paceline.operator.api.v1alpha1 import GROUP
 
 Path = tuple[str, ...]
 """A field's path, such as ("spec", "pacing", "mode")."""
 
 MANAGER: Final = "paceline-control-api"
+SET_BY: Final[Mapping[Part, str]] = {"pacing": f"{GROUP}/pacing-set-by", "coalescing": f"{GROUP}/coalescing-set-by"}
+"""Annotations with who last set a part over the control API; they tell that it was, when we lost all of it."""
+
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 """What client-side `kubectl apply`, and tools that do as it does, keep of the file that they applied."""
 
@@ -61,14 +66,14 @@ def declarers(manifest: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
     return {manager: tuple(sorted(".".join(path) for path in paths)) for manager, paths in sorted(found.items())}
 
 
-def superseded_by(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return who changed the pacing after it was last set by us; nobody where it was never, or is still ours."""
-    if not any(entry["manager"] == MANAGER for entry in _entries(manifest)):
+def superseded_by(manifest: Mapping[str, Any], part: Part) -> tuple[str, ...]:
+    """Return who changed the part after it was last set by us; nobody where it was never, or is still ours."""
+    if SET_BY[part] not in manifest["metadata"].get("annotations", {}):
         return ()
-    pacing = manifest["spec"].get("pacing", {})
+    settings = manifest["spec"].get(part, {})
     # A promise without effect may stay behind from whoever made it.
-    told = {name: value for name, value in pacing.items() if name != "slo" or pacing.get("mode") == PacingMode.SLO}
-    lost = frozenset(path for path, _ in leaves(told, ("spec", "pacing"))) - owned_paths(manifest)
+    told = {name: value for name, value in settings.items() if name != "slo" or settings["mode"] == PacingMode.SLO}
+    lost = frozenset(path for path, _ in leaves(told, ("spec", part))) - owned_paths(manifest)
     return owners(manifest, lost)
 
 

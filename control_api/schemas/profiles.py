@@ -38,12 +38,13 @@ class PacingStatus(Schema):
 
 
 class CoalescingStatus(Schema):
-    """The coalescing that is wanted, and how far the engines have it."""
+    """The coalescing that is wanted, and how far the engines have it; `superseded_by` as with pacing."""
 
     coalescing: CoalescingSettings
     revision: int
     applied: bool
     engines: list[EngineStatus]
+    superseded_by: str | None = None
 
 
 class ProfileStatus(Schema):

@@ -79,6 +79,8 @@ class PodStatus(StatusModel):
     """What keeps the pod from being ready or up to date."""
     page_gate: Message = ""
     """What the page gate does on this pod, and the reasons why it leaves calls to the engine; empty where disabled."""
+    uncoalesced: Message = ""
+    """Why this pod coalesces nothing though the profile asks for it; empty where it does, and where it is not asked."""
 
 
 class ChangeKind(StrEnum):

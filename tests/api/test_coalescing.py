@@ -6,8 +6,9 @@ import pytest
 from api_support.apis import Api
 from api_support.fake_engine import FakeEngine
 from api_support.servers import wait_until
+from api_support.state import kept
 
-from paceline.engine_ext.settings import FinalChunk, LiveSettings
+from paceline.engine_ext.settings import FinalChunk
 
 PACING = "/v1/profiles/lab/tiny/pacing"
 COALESCING = "/v1/profiles/lab/tiny/coalescing"
@@ -21,7 +22,7 @@ def test_coalescing_is_switched_as_pacing_is_and_leaves_it_alone(api: Api, engin
     body = response.json()
     assert body["coalescing"] == {"finalChunk": "Enabled", "maxSpanTokens": 8_192, "admission": "SinglePrefill"}
     assert (body["revision"], body["applied"]) == (2, True)
-    assert engine.settings == LiveSettings.model_validate_json((state / "settings.json").read_bytes())
+    assert engine.settings == kept(state)
     assert engine.settings.coalescing.final_chunk is FinalChunk.ENABLED
     assert engine.settings.pacing.interval == 8
     assert api.client.get("/v1/profiles/lab/tiny").json()["status"]["coalescing"] == body["coalescing"]

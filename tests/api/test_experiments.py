@@ -9,7 +9,7 @@ from api_support.apis import Api
 from api_support.fake_engine import FakeEngine
 from api_support.plans import all_items, events, follow_until, long_plan, plan, until_end
 from api_support.servers import wait_until
-from api_support.state import point_at_engine
+from api_support.state import kept, point_at_engine
 from sqlalchemy import update
 
 from paceline.bench.records import ExperimentResult, RequestRecord
@@ -152,9 +152,8 @@ def test_settings_that_somebody_changed_since_are_left_alone(
     (state / "settings.json").write_text(theirs.model_dump_json(by_alias=True))
     api.client.post(f"/v1/experiments/{experiment}/cancel")
     until_end(api.client, experiment)
-    kept = LiveSettings.model_validate_json((state / "settings.json").read_bytes())
-    assert kept.epoch == 9
-    assert kept.pacing.interval != 7
+    assert kept(state).epoch == 9
+    assert kept(state).pacing.interval != 7
 
 
 def test_an_engine_that_dies_in_a_run_fails_it_with_the_reason_and_keeps_the_rows(both: Api, state: Path) -> None:

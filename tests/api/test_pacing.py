@@ -9,17 +9,12 @@ import pytest
 from api_support.apis import Api
 from api_support.fake_engine import FakeEngine
 from api_support.servers import free_port, serve, wait_until
-from api_support.state import point_at_engine
+from api_support.state import kept, point_at_engine
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.engine_ext.settings import CoalescingSettings, LiveSettings, PacingMode, PacingSettings
 
 PACING = "/v1/profiles/lab/tiny/pacing"
-
-
-def kept(state: Path) -> LiveSettings:
-    """The settings that an engine would start with now."""
-    return LiveSettings.model_validate_json((state / "settings.json").read_bytes())
 
 
 def fixed(interval: int) -> dict[str, object]:

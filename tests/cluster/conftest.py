@@ -3,8 +3,11 @@
 import secrets
 from collections.abc import Iterator
 
+import httpx
 import pytest
+from apilab import ControlApi, token_of
 from oplab import Api, FakeEngines, Lab, new_space, profile_api
+from oplab.operator import KEY
 
 from testbed import ApiServer
 
@@ -62,6 +65,21 @@ def engines() -> Iterator[FakeEngines]:
 def lab(bare_server: ApiServer, admin: Api, engines: FakeEngines, space: str) -> Lab:
     """A namespace with engines on the bare server, for an operator to work in."""
     return Lab(bare_server, admin, engines, space)
+
+
+@pytest.fixture(scope="session")
+def control_api(bare_server: ApiServer, admin: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlApi]:
+    """The control API of the bare server, under its chart's rights."""
+    with ControlApi.running(bare_server, tmp_path_factory.mktemp("control-api"), KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def client(control_api: ControlApi, lab: Lab) -> Iterator[httpx.Client]:
+    """A client that may read and change the profiles of the lab's namespace."""
+    token = token_of(lab.api, lab.space, "editor", ["get", "list", "patch"])
+    with control_api.client(token) as http:
+        yield http
 
 
 @pytest.fixture(scope="session")

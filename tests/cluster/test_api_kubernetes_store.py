@@ -1,61 +1,15 @@
 """The control API in a cluster: the custom resource is the truth, and Kubernetes says who may change it."""
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
-from apilab import ControlApi, token_of, write_status
-from oplab import Api, Lab, profile_manifest
-from oplab.operator import KEY
+from apilab import FIXED, NOW, ControlApi, live, plan_for, problem, token_of, write_status
+from oplab import Lab, profile_manifest
 
 from paceline.control_api.profiles.ownership import MANAGER
 from paceline.operator.kube.resources import PROFILES
-from testbed import ApiServer
-
-FIXED = {"mode": "Fixed", "interval": 8}
-NOW = {"wait": "0s"}
-
-
-@pytest.fixture(scope="module")
-def control_api(bare_server: ApiServer, admin: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlApi]:
-    with ControlApi.running(bare_server, tmp_path_factory.mktemp("control-api"), KEY) as running:
-        yield running
-
-
-@pytest.fixture
-def client(control_api: ControlApi, lab: Lab) -> Iterator[httpx.Client]:
-    """A client that may read and change the profiles of the lab's namespace."""
-    token = token_of(lab.api, lab.space, "editor", ["get", "list", "patch"])
-    with control_api.client(token) as http:
-        yield http
-
-
-def pacing_of(lab: Lab, name: str = "web") -> str:
-    return f"/v1/profiles/{lab.space}/{name}/pacing"
-
-
-def plan_for(lab: Lab) -> dict[str, Any]:
-    return {
-        "name": "unpaced against N=8",
-        "profile": f"{lab.space}/web",
-        "workload": {"kind": "MixedPhase", "injectedPromptTokens": 1024},
-        "arms": [{"name": "unpaced"}, {"name": "n8", "pacing": FIXED}],
-    }
-
-
-def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    document: dict[str, Any] = response.json()
-    assert document["type"] == f"urn:paceline:problem:{kind}"
-    return document
-
-
-def managers(lab: Lab, field: str, name: str = "web") -> set[str]:
-    entries = lab.api.get(PROFILES, lab.space, name)["metadata"]["managedFields"]
-    return {entry["manager"] for entry in entries if field in entry["fieldsV1"].get("f:spec", {}).get("f:pacing", {})}
 
 
 def test_a_change_reaches_the_engines_through_the_operator_under_a_manager_of_its_own(
@@ -63,7 +17,7 @@ def test_a_change_reaches_the_engines_through_the_operator_under_a_manager_of_it
 ) -> None:
     with lab.operator():
         pods = lab.serve(count=2, engine={"accelerator": "CPU", "replicas": 2})
-        answer = client.put(pacing_of(lab), json=FIXED, params={"wait": "30s"})
+        answer = client.put(live(lab), json=FIXED, params={"wait": "30s"})
         assert answer.status_code == 200, answer.text
         assert answer.json()["pacing"] == {**FIXED, "slo": None}
         assert answer.json()["applied"] is True
@@ -71,7 +25,7 @@ def test_a_change_reaches_the_engines_through_the_operator_under_a_manager_of_it
         found = [(each["name"], each["revision"], each["applied"]) for each in answer.json()["engines"]]
         assert sorted(found) == sorted((pod.name, 2, True) for pod in pods)
         assert [pod.engine.settings.pacing.interval for pod in pods] == [8, 8]
-        assert client.get(pacing_of(lab)).json() == answer.json()
+        assert client.get(live(lab)).json() == answer.json()
     manifest = lab.api.get(PROFILES, lab.space, "web")
     (ours,) = (entry for entry in manifest["metadata"]["managedFields"] if entry["manager"] == MANAGER)
     assert ours["operation"] == "Apply"
@@ -96,7 +50,7 @@ def test_the_profile_is_shown_as_it_stands_with_its_engines(lab: Lab, client: ht
     assert client.get("/v1/profiles").json()["items"] == [shown]
     missing = problem(client.get(f"/v1/profiles/{lab.space}/other"), 404, "not-found")
     assert f"{lab.space}/other" in missing["detail"]
-    problem(client.put(pacing_of(lab, "other"), json=FIXED), 404, "not-found")
+    problem(client.put(live(lab, name="other"), json=FIXED), 404, "not-found")
 
 
 @pytest.mark.parametrize("token", [None, "nonsense", "a.b.c", "deleted"])
@@ -106,7 +60,7 @@ def test_a_token_that_is_nobodys_is_refused(lab: Lab, control_api: ControlApi, t
         lab.api.call("DELETE", f"/api/v1/namespaces/{lab.space}/serviceaccounts/leaver")
     lab.profile("web")
     with control_api.client(token) as http:
-        for answer in (http.get("/v1/profiles"), http.put(pacing_of(lab), json=FIXED), http.get("/v1/experiments")):
+        for answer in (http.get("/v1/profiles"), http.put(live(lab), json=FIXED), http.get("/v1/experiments")):
             refusal = problem(answer, 401, "unauthorized")
             assert "kubectl create token" in refusal["detail"]
             assert "Bearer" in answer.headers["www-authenticate"]
@@ -117,18 +71,18 @@ def test_kubernetes_says_who_may_read_and_who_may_change(lab: Lab, control_api: 
     lab.profile("web")
     before = lab.api.get(PROFILES, lab.space, "web")
     with control_api.client(token_of(lab.api, lab.space, "reader", ["get"])) as http:
-        assert http.get(pacing_of(lab)).status_code == 200
-        refusal = problem(http.put(pacing_of(lab), json=FIXED), 403, "forbidden")
+        assert http.get(live(lab)).status_code == 200
+        refusal = problem(http.put(live(lab), json=FIXED), 403, "forbidden")
         assert f'"system:serviceaccount:{lab.space}:reader" may not patch' in refusal["detail"]
         assert (refusal["verb"], refusal["resource"]) == ("patch", "inferenceprofiles.paceline.dev")
         assert (refusal["namespace"], refusal["name"]) == (lab.space, "web")
         measured = problem(http.post("/v1/experiments", json=plan_for(lab)), 403, "forbidden")
         assert measured["verb"] == "patch"
         # Nobody learns by it whether a profile exists.
-        assert problem(http.put(pacing_of(lab, "other"), json=FIXED), 403, "forbidden")["name"] == "other"
+        assert problem(http.put(live(lab, name="other"), json=FIXED), 403, "forbidden")["name"] == "other"
         assert problem(http.get("/v1/profiles"), 403, "forbidden")["verb"] == "list"
     with control_api.client(token_of(lab.api, lab.space, "nobody")) as http:
-        assert problem(http.get(pacing_of(lab)), 403, "forbidden")["verb"] == "get"
+        assert problem(http.get(live(lab)), 403, "forbidden")["verb"] == "get"
         assert problem(http.get(f"/v1/profiles/{lab.space}/web"), 403, "forbidden")["verb"] == "get"
     assert lab.api.get(PROFILES, lab.space, "web") == before
 
@@ -142,23 +96,23 @@ def test_a_list_holds_the_profiles_of_the_callers_namespaces(lab: Lab, client: h
 def test_what_is_granted_later_counts_within_seconds(lab: Lab, control_api: ControlApi) -> None:
     lab.profile("web")
     with control_api.client(token_of(lab.api, lab.space, "later")) as http:
-        problem(http.get(pacing_of(lab)), 403, "forbidden")
+        problem(http.get(live(lab)), 403, "forbidden")
         lab.server.kubectl(
             "create", "rolebinding", "view", "--clusterrole=cluster-admin", f"--serviceaccount={lab.space}:later",
             f"--namespace={lab.space}",
         )  # fmt: skip
-        lab.wait(lambda: http.get(pacing_of(lab)).status_code == 200, "the grant counts")
+        lab.wait(lambda: http.get(live(lab)).status_code == 200, "the grant counts")
 
 
 def test_a_change_that_engines_lag_behind_is_pending_and_names_them(lab: Lab, client: httpx.Client) -> None:
     lab.profile("web")
     write_status(lab.api, lab.space, "web", 1, {"web-0": 1, "web-1": 1})
-    unseen = client.put(pacing_of(lab), json=FIXED, params=NOW)
+    unseen = client.put(live(lab), json=FIXED, params=NOW)
     assert unseen.status_code == 202, unseen.text
     assert unseen.json()["applied"] is False
     assert all("operator has not acted" in each["message"] for each in unseen.json()["engines"])
     write_status(lab.api, lab.space, "web", 2, {"web-0": 2, "web-1": 1})
-    lagging = client.put(pacing_of(lab), json=FIXED, params={"wait": "200ms"})
+    lagging = client.put(live(lab), json=FIXED, params={"wait": "200ms"})
     assert lagging.status_code == 202
     assert lagging.json()["revision"] == 2
     assert [(each["name"], each["applied"]) for each in lagging.json()["engines"]] == [
@@ -167,7 +121,7 @@ def test_a_change_that_engines_lag_behind_is_pending_and_names_them(lab: Lab, cl
     ]
     with ThreadPoolExecutor(1) as pool:
         change = {"mode": "Fixed", "interval": 16}
-        waiting = pool.submit(client.put, pacing_of(lab), json=change, params={"wait": "30s"})
+        waiting = pool.submit(client.put, live(lab), json=change, params={"wait": "30s"})
         lab.wait(lambda: lab.api.get(PROFILES, lab.space, "web")["spec"]["pacing"] == change, "the change is kept")
         write_status(lab.api, lab.space, "web", 3, {"web-0": 3, "web-1": 2})
         write_status(lab.api, lab.space, "web", 3, {"web-0": 3, "web-1": 3})
@@ -180,20 +134,20 @@ def test_a_profile_without_engines_is_not_waited_for(lab: Lab, client: httpx.Cli
         lab.profile("web", engine={"accelerator": "CPU", "replicas": 0})
         lab.wait_condition("Ready", "False", reason="ScaledToZero")
         # The client would give up before the wait is over.
-        answer = client.put(pacing_of(lab), json=FIXED, params={"wait": "60s"}, timeout=30)
+        answer = client.put(live(lab), json=FIXED, params={"wait": "60s"}, timeout=30)
     assert answer.status_code == 202
     assert answer.json()["engines"] == []
 
 
 def test_if_match_lets_one_of_two_editors_through_whatever_else_changes(lab: Lab, client: httpx.Client) -> None:
     lab.profile("web")
-    etag = client.get(pacing_of(lab)).headers["etag"]
+    etag = client.get(live(lab)).headers["etag"]
     # A status and a cold field are no change of the pacing.
     write_status(lab.api, lab.space, "web", 1, {"web-0": 1})
     lab.change("web", {"engine": {"replicas": 2}})
-    first = client.put(pacing_of(lab), json=FIXED, headers={"If-Match": etag}, params=NOW)
+    first = client.put(live(lab), json=FIXED, headers={"If-Match": etag}, params=NOW)
     assert first.status_code == 202, first.text
-    second = client.put(pacing_of(lab), json={**FIXED, "interval": 2}, headers={"If-Match": etag}, params=NOW)
+    second = client.put(live(lab), json={**FIXED, "interval": 2}, headers={"If-Match": etag}, params=NOW)
     problem(second, 412, "precondition-failed")
     assert second.headers["etag"] == first.headers["etag"] != etag
     assert lab.api.get(PROFILES, lab.space, "web")["spec"]["pacing"] == FIXED
@@ -204,77 +158,18 @@ def test_concurrent_changes_are_all_kept_one_after_another(lab: Lab, client: htt
     before = lab.api.get(PROFILES, lab.space, "web")["metadata"]["generation"]
     with ThreadPoolExecutor(4) as pool:
         changes = [{"mode": "Fixed", "interval": interval} for interval in range(10, 18)]
-        answers = list(pool.map(lambda change: client.put(pacing_of(lab), json=change, params=NOW), changes))
+        answers = list(pool.map(lambda change: client.put(live(lab), json=change, params=NOW), changes))
     assert [answer.status_code for answer in answers] == [202] * 8
     manifest = lab.api.get(PROFILES, lab.space, "web")
     assert manifest["metadata"]["generation"] == before + 8
     assert manifest["spec"]["pacing"] in changes
 
 
-def test_fields_that_another_tool_declares_are_taken_over_only_when_asked(lab: Lab, client: httpx.Client) -> None:
-    declared = {"model": {"source": "hf://org/name"}, "pacing": {"mode": "Fixed", "interval": 5}}
-    lab.api.apply(profile_manifest(lab.space, "web", declared), manager="gitops")
-    held = problem(client.put(pacing_of(lab), json=FIXED, params=NOW), 409, "field-owned")
-    assert held["managers"] == ["gitops"]
-    assert held["errors"] == [{"field": "interval", "message": "declared by gitops"}]
-    assert "?force=true" in held["detail"]
-    assert lab.api.get(PROFILES, lab.space, "web")["spec"]["pacing"]["interval"] == 5
-    write_status(lab.api, lab.space, "web", 1, {"web-0": 1})
-    measured = problem(client.post("/v1/experiments", json=plan_for(lab)), 409, "field-owned")
-    assert measured["managers"] == ["gitops"]
-
-    taken = client.put(pacing_of(lab), json=FIXED, params={**NOW, "force": "true"})
-    assert taken.status_code == 202, taken.text
-    assert managers(lab, "f:interval") == {MANAGER}
-    # From then on it is ours, until the tool applies its own again.
-    assert client.put(pacing_of(lab), json={**FIXED, "interval": 9}, params=NOW).status_code == 202
-    lab.api.apply(profile_manifest(lab.space, "web", declared), manager="gitops", force=True)
-    shown = client.get(pacing_of(lab)).json()
-    assert shown["pacing"]["interval"] == 5
-    assert shown["supersededBy"] == "gitops"
-    problem(client.put(pacing_of(lab), json=FIXED, params=NOW), 409, "field-owned")
-
-
-def test_a_file_that_kubectl_applied_declares_what_stands_in_it(lab: Lab, client: httpx.Client) -> None:
-    spec: dict[str, Any] = {"model": {"source": "hf://org/name"}, "pacing": {"mode": "Fixed", "interval": 5}}
-    lab.server.apply(profile_manifest(lab.space, "web", spec))
-    held = problem(client.put(pacing_of(lab), json=FIXED, params=NOW), 409, "field-owned")
-    assert held["managers"] == ["kubectl-client-side-apply"]
-    # Left out of the file, it is nobody's, though its default has been written by kubectl.
-    del spec["pacing"]
-    lab.server.apply(profile_manifest(lab.space, "other", spec))
-    assert managers(lab, "f:interval", "other") == {"kubectl-client-side-apply"}
-    assert client.put(pacing_of(lab, "other"), json=FIXED, params=NOW).status_code == 202
-
-
-def test_a_change_by_hand_supersedes_and_holds_nothing(lab: Lab, client: httpx.Client) -> None:
-    lab.profile("web")
-    client.put(pacing_of(lab), json=FIXED, params=NOW)
-    patch = '{"spec": {"pacing": {"interval": 3}}}'
-    lab.server.kubectl("patch", "ifp", "web", "-n", lab.space, "--type=merge", "-p", patch)
-    shown = client.get(pacing_of(lab)).json()
-    assert (shown["pacing"]["interval"], shown["supersededBy"]) == (3, "kubectl-patch")
-    again = client.put(pacing_of(lab), json=FIXED, params=NOW)
-    assert again.status_code == 202
-    assert again.json()["supersededBy"] is None
-
-
-def test_a_change_that_is_overwritten_while_it_is_waited_for_is_told(lab: Lab, client: httpx.Client) -> None:
-    lab.profile("web")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.put, pacing_of(lab), json=FIXED, params={"wait": "60s"})
-        lab.wait(lambda: MANAGER in managers(lab, "f:mode"), "the change is kept")
-        declared = {"pacing": {"mode": "Fixed", "interval": 5}}
-        lab.api.apply(profile_manifest(lab.space, "web", declared), manager="gitops", force=True)
-        told = problem(waiting.result(), 409, "superseded")
-    assert told["supersededBy"] == "gitops"
-
-
 def test_settings_that_an_engine_refuses_are_taken_back(lab: Lab, client: httpx.Client) -> None:
     with lab.operator():
         (pod,) = lab.serve(pacing={"mode": "Fixed", "interval": 8})
         pod.engine.smallest_interval = 4
-        refused = client.put(pacing_of(lab), json={**FIXED, "interval": 2}, params={"wait": "30s"})
+        refused = client.put(live(lab), json={**FIXED, "interval": 2}, params={"wait": "30s"})
         assert "interval is too small" in problem(refused, 422, "engine-refused")["detail"]
         lab.wait_condition("ConfigApplied", "True")
         assert pod.engine.settings.pacing.interval == 8
@@ -283,7 +178,7 @@ def test_settings_that_an_engine_refuses_are_taken_back(lab: Lab, client: httpx.
 
 def test_settings_that_are_invalid_are_refused_by_their_field(lab: Lab, client: httpx.Client) -> None:
     lab.profile("web")
-    ours = problem(client.put(pacing_of(lab), json={**FIXED, "interval": 5_000}), 422, "validation")
+    ours = problem(client.put(live(lab), json={**FIXED, "interval": 5_000}), 422, "validation")
     assert ours["errors"][0]["field"] == "interval"
     # What only the cluster's own definition refuses.
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceprofiles.paceline.dev"
@@ -298,7 +193,7 @@ def test_settings_that_are_invalid_are_refused_by_their_field(lab: Lab, client: 
     intervals = itertools.count(600)
 
     def put() -> httpx.Response:
-        return client.put(pacing_of(lab), json={**FIXED, "interval": next(intervals)}, params=NOW)
+        return client.put(live(lab), json={**FIXED, "interval": next(intervals)}, params=NOW)
 
     set_maximum(512)
     try:
@@ -314,15 +209,15 @@ def test_settings_that_are_invalid_are_refused_by_their_field(lab: Lab, client: 
 
 def test_an_api_server_that_is_away_is_told_and_waited_for(lab: Lab, client: httpx.Client) -> None:
     lab.profile("web")
-    assert client.get(pacing_of(lab)).status_code == 200
+    assert client.get(live(lab)).status_code == 200
     with lab.server.away():
-        answer = client.put(pacing_of(lab), json=FIXED)
+        answer = client.put(live(lab), json=FIXED)
         problem(answer, 503, "api-server-unavailable")
         assert answer.headers["retry-after"] == "5"
         problem(client.get("/v1/profiles"), 503, "api-server-unavailable")
         # Its own probes don't depend on it.
         assert client.get("/readyz").status_code == 200
-    lab.wait(lambda: client.put(pacing_of(lab), json=FIXED, params=NOW).status_code == 202, "it works again")
+    lab.wait(lambda: client.put(live(lab), json=FIXED, params=NOW).status_code == 202, "it works again")
 
 
 def test_a_profile_of_many_engines_can_not_be_measured(lab: Lab, client: httpx.Client) -> None:

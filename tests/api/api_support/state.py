@@ -35,3 +35,8 @@ def point_at_engine(folder: Path, admin_url: str, engine_url: str = "http://127.
         "enginePid": 1,
     }
     (folder / "engine.json").write_text(json.dumps(document))
+
+
+def kept(state: Path) -> LiveSettings:
+    """Return the settings that an engine would start with now."""
+    return LiveSettings.model_validate_json((state / "settings.json").read_bytes())

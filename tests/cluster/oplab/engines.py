@@ -27,6 +27,7 @@ class FakeEngine:
     tokens: set[str] = field(default_factory=set)
     compatible: bool = True
     reasons: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
     down: bool = False
     rejects_token: bool = False
     smallest_interval: int = 0
@@ -47,7 +48,13 @@ class FakeEngine:
             for index, revision in enumerate(revisions)
         ]
         settings = self.settings.model_dump(by_alias=True, exclude_none=True, mode="json")
-        return {"settings": settings, "engines": cores, "compatible": self.compatible, "reasons": list(self.reasons)}
+        return {
+            "settings": settings,
+            "engines": cores,
+            "compatible": self.compatible,
+            "reasons": list(self.reasons),
+            "coalescing": [{"active": not self.obstacles, "obstacles": list(self.obstacles)} for _ in cores],
+        }
 
 
 class FakeEngines:

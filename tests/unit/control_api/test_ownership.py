@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.control_api.errors import ProblemError
-from paceline.control_api.profiles.base import Change
+from paceline.control_api.profiles.base import Change, Part
 from paceline.control_api.profiles.cluster_changes import applied_manifest, require_free
 from paceline.control_api.profiles.cluster_object import ClusterProfile
-from paceline.control_api.profiles.ownership import LAST_APPLIED, MANAGER, declarers, leaves, owned_paths, superseded_by
+from paceline.control_api.profiles.ownership import (
+    LAST_APPLIED,
+    MANAGER,
+    SET_BY,
+    declarers,
+    leaves,
+    owned_paths,
+    superseded_by,
+)
 from paceline.engine_ext.settings import CoalescingSettings, FinalChunk, PacingMode, PacingSettings, SloSettings
 
 PACING = {"mode": "Fixed", "interval": 8}
@@ -27,8 +35,12 @@ def entry(manager: str, fields: tuple[str, ...], *, operation: str = "Apply", pa
     }
 
 
-def manifest(*entries: dict[str, Any], filed: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    annotations = {} if filed is None else {LAST_APPLIED: json.dumps({"spec": filed})}
+def manifest(
+    *entries: dict[str, Any], filed: dict[str, Any] | None = None, set_by: tuple[Part, ...] = (), **spec: Any
+) -> dict[str, Any]:
+    annotations = {SET_BY[part]: "someone" for part in set_by}
+    if filed is not None:
+        annotations[LAST_APPLIED] = json.dumps({"spec": filed})
     metadata = {"namespace": "lab", "name": "web", "uid": "u", "resourceVersion": "7", "generation": 1}
     managed = {"managedFields": list(entries), "annotations": annotations}
     return {"metadata": metadata | managed, "spec": {"pacing": PACING, **spec}}
@@ -80,7 +92,6 @@ def test_a_status_and_what_is_no_json_declare_nothing() -> None:
 @pytest.mark.parametrize(
     ("entries", "pacing", "expected"),
     [
-        ([entry("gitops", BOTH)], PACING, ()),
         ([entry(MANAGER, BOTH), entry("gitops", BOTH)], PACING, ()),
         ([entry(MANAGER, ("mode",)), entry("gitops", ("interval",))], PACING, ("gitops",)),
         ([entry(MANAGER, ()), entry("b", ("mode",)), entry("a", ("interval",))], PACING, ("a", "b")),
@@ -92,20 +103,30 @@ def test_a_status_and_what_is_no_json_declare_nothing() -> None:
 def test_a_change_is_superseded_by_who_owns_what_we_set(
     entries: list[dict[str, Any]], pacing: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
-    assert superseded_by(manifest(*entries, pacing=pacing)) == expected
+    assert superseded_by(manifest(*entries, set_by=("pacing",), pacing=pacing), "pacing") == expected
+    assert superseded_by(manifest(*entries, set_by=("coalescing",), pacing=pacing), "pacing") == ()
 
 
 def test_a_promise_that_somebody_else_changed_supersedes() -> None:
     theirs = entry("gitops", ())
     theirs["fieldsV1"]["f:spec"]["f:pacing"]["f:slo"] = {"f:timePerOutputTokenMilliseconds": {}}
     pacing = {"mode": "SLO", "interval": 8, "slo": {"timePerOutputTokenMilliseconds": 80}}
-    assert superseded_by(manifest(entry(MANAGER, BOTH), theirs, pacing=pacing)) == ("gitops",)
+    found = manifest(entry(MANAGER, BOTH), theirs, set_by=("pacing",), pacing=pacing)
+    assert superseded_by(found, "pacing") == ("gitops",)
+
+
+def test_coalescing_is_superseded_by_itself() -> None:
+    coalescing = {"finalChunk": "Enabled", "admission": "Exclusive"}
+    theirs = entry("gitops", ("admission",), part="coalescing")
+    ours = entry(MANAGER, ("finalChunk",), part="coalescing")
+    found = manifest(ours, theirs, set_by=("pacing", "coalescing"), coalescing=coalescing)
+    assert superseded_by(found, "coalescing") == ("gitops",)
 
 
 def test_an_apply_keeps_what_an_experiment_made_ours() -> None:
     coalescing = {"finalChunk": "Enabled", "maxSpanTokens": 128, "admission": "Exclusive"}
     ours = entry(MANAGER, ("finalChunk", "maxSpanTokens"), part="coalescing")
-    before = ClusterProfile.read(manifest(ours, coalescing=coalescing))
+    before = ClusterProfile.read(manifest(ours, set_by=("coalescing",), coalescing=coalescing))
     applied = applied_manifest(before, Change(pacing=PacingSettings(mode=PacingMode.FIXED, interval=2), author="me"))
     assert applied["spec"] == {
         "pacing": {"mode": "Fixed", "interval": 2},
@@ -113,11 +134,14 @@ def test_an_apply_keeps_what_an_experiment_made_ours() -> None:
     }
     assert applied["metadata"]["resourceVersion"] == "7"
     assert applied["metadata"]["uid"] == "u"
-    assert applied["metadata"]["annotations"] == {"paceline.dev/pacing-set-by": "me"}
+    authors = {"paceline.dev/pacing-set-by": "me", "paceline.dev/coalescing-set-by": "someone"}
+    assert applied["metadata"]["annotations"] == authors
     arm = Change(coalescing=CoalescingSettings(final_chunk=FinalChunk.DISABLED, max_span_tokens=256))
-    assert applied_manifest(before, arm)["spec"] == {
+    switched = applied_manifest(before, arm)
+    assert switched["spec"] == {
         "coalescing": {"finalChunk": "Disabled", "maxSpanTokens": 256, "admission": "SinglePrefill"}
     }
+    assert switched["metadata"]["annotations"] == {"paceline.dev/coalescing-set-by": ""}
 
 
 def test_a_change_against_a_declared_field_is_refused_with_the_owner_and_the_way_out() -> None:

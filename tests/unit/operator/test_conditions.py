@@ -176,11 +176,12 @@ def test_a_status_outlives_its_own_text() -> None:
     assert len(message) == 2_000
 
 
-def test_a_pod_shows_what_its_page_gate_does() -> None:
-    gated = replace(FACTS, reports={"web-1": replace(APPLIED, page_gate="AnyPage: off, no kernels")})
-    status = profile_status(observation(gated, InferenceProfileStatus(), "2026-01-01T00:00:00Z"))
-    assert [(pod.page_gate, pod.message, pod.applied) for pod in status.pods] == [
-        ("AnyPage: off, no kernels", "", "True")
+def test_a_pod_shows_what_its_page_gate_does_and_why_it_coalesces_nothing() -> None:
+    told = replace(APPLIED, page_gate="AnyPage: off, no kernels", uncoalesced="blocks of 784 tokens")
+    facts = replace(FACTS, reports={"web-1": told})
+    status = profile_status(observation(facts, InferenceProfileStatus(), "2026-01-01T00:00:00Z"))
+    assert [(pod.page_gate, pod.uncoalesced, pod.message, pod.applied) for pod in status.pods] == [
+        ("AnyPage: off, no kernels", "blocks of 784 tokens", "", "True")
     ]
     assert {condition.type: condition.status for condition in status.conditions}["Ready"] == "True"
 

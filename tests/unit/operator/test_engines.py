@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine_ext.settings import LiveSettings
+from paceline.engine_ext.settings import CoalescingSettings, FinalChunk, LiveSettings
 from paceline.operator.engines import EngineAddress, EngineReport, read_report
 from paceline.operator.pods import PodView
 
@@ -43,6 +43,19 @@ def test_a_core_that_is_behind_is_named() -> None:
 )
 def test_what_the_page_gate_does_is_told_once(gates: list[dict[str, Any]], told: str) -> None:
     assert read_report(200, answer(pageGate=gates)).page_gate == told
+
+
+@pytest.mark.parametrize(
+    ("final_chunk", "told"), [(FinalChunk.ENABLED, "blocks of 784 tokens; it speculates"), (FinalChunk.DISABLED, "")]
+)
+def test_why_nothing_is_coalesced_is_told_once_where_it_is_wanted(final_chunk: FinalChunk, told: str) -> None:
+    wanted = WANTED.model_copy(update={"coalescing": CoalescingSettings(final_chunk=final_chunk)})
+    cores = [
+        {"active": False, "obstacles": ["blocks of 784 tokens"]},
+        {"active": False, "obstacles": ["blocks of 784 tokens", "it speculates"]},
+    ]
+    settings = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
+    assert read_report(200, answer(settings=settings, coalescing=cores)).uncoalesced == told
 
 
 @pytest.mark.parametrize(
