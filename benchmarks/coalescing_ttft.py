@@ -210,8 +210,8 @@ def main() -> int:
         __doc__ or "",
         "  coalescing_ttft.py --quick      two of the scaled lengths, two samples (4 minutes on 2 cores)\n"
         "  coalescing_ttft.py --only 1/8   the scaled lengths alone (12 minutes)\n"
-        "  coalescing_ttft.py --only 1/1   the source's own lengths alone, reported as they come (11 minutes)\n"
-        "  coalescing_ttft.py --only 1/8 --layers 2 --width 128 --vocabulary 475136 --samples 16\n"
+        "  coalescing_ttft.py --only 1/1   the source's own lengths alone (11 minutes; 40 without AVX512)\n"
+        "  coalescing_ttft.py --only 1/8 --layers 2 --width 128 --vocabulary 550000 --samples 14\n"
         "                                  where bfloat16 is slow (a processor with AVX2 only)",
     )
     parser.add_argument("--samples", type=int, default=40, help="samples a length and arm at 1/8 (default: 40)")
