@@ -49,10 +49,19 @@ class EnginePusher:
         """Start to bring the engine to the wanted settings and wait for it, at most `wait_seconds`."""
         self._refused = None
         self._start()
+
+        def settled() -> LiveState | None:
+            seen = self._state(self._files.settings())
+            # A later change overtakes this one: then the engine runs a newer revision, which contains the wait.
+            reached = seen.settings.fence >= wanted.fence and seen.applied
+            return seen if reached or self.refusal(wanted) is not None else None
+
+        seen = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds), self._news:
-                await self._news.wait_for(lambda: self.refusal(wanted) is not None or self._reached(wanted))
-        return self._state(self._files.settings())
+                seen = await self._news.wait_for(settled)
+        # Not read again where it was reached: a thread may have written the next change since.
+        return seen or self._state(self._files.settings())
 
     async def observe(self) -> LiveState:
         """Ask the engine what it runs; one that is behind (restarted, or unreachable before) is pushed again."""
@@ -76,11 +85,6 @@ class EnginePusher:
         self._hurry.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="push-settings")
-
-    def _reached(self, wanted: LiveSettings) -> bool:
-        # A later change overtakes this one: then the engine runs a newer revision, which contains the wait.
-        current = self._files.settings()
-        return current.fence >= wanted.fence and self._state(current).applied
 
     def _state(self, wanted: LiveSettings) -> LiveState:
         match self._heard:
