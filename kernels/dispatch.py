@@ -53,7 +53,7 @@ class Rule:
 
 
 MEASURED_LEVELS: Final = ("avx2", "avx512", "amx")
-"""Levels of the CPU kernel that mode Auto trusts: chunks (AVX2, AVX512) or whole requests (AMX) were measured to be no
+"""Levels of the CPU kernel that mode Auto trusts: chunks (AVX512) or whole requests (AVX2, AMX) were measured to be no
 slower than the engine's own kernel; docs/kernels.md has the figures, and says what was not measured."""
 
 DTYPES: Final = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float16,)}
