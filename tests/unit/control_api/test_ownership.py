@@ -107,6 +107,10 @@ def test_a_change_is_superseded_by_who_owns_what_we_set(
     assert superseded_by(manifest(*entries, set_by=("coalescing",), pacing=pacing), "pacing") == ()
 
 
+def test_what_was_never_set_here_is_superseded_by_nobody() -> None:
+    assert superseded_by(manifest(entry("gitops", BOTH)), "pacing") == ()
+
+
 def test_a_promise_that_somebody_else_changed_supersedes() -> None:
     theirs = entry("gitops", ())
     theirs["fieldsV1"]["f:spec"]["f:pacing"]["f:slo"] = {"f:timePerOutputTokenMilliseconds": {}}
