@@ -1,7 +1,8 @@
 """What is applied to a profile in a cluster, and what stands against it. Pure."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from paceline.control_api.errors import FieldError, ProblemError
 from paceline.control_api.profiles.base import Change, Part, ProfileKey, in_force
@@ -9,6 +10,9 @@ from paceline.control_api.profiles.cluster_object import ClusterProfile, Manifes
 from paceline.control_api.profiles.ownership import SET_BY, declarers, leaves, owned_paths
 from paceline.engine_ext.settings import LiveModel
 from paceline.operator.api.v1alpha1 import API_VERSION, KIND
+
+COMMANDS: Final[Mapping[Part, str]] = {"pacing": "pace", "coalescing": "coalesce"}
+"""The command that changes a part."""
 
 
 def applied_manifest(before: ClusterProfile, change: Change) -> Manifest:
@@ -57,10 +61,11 @@ def require_free(before: ClusterProfile, change: Change) -> None:
         for manager, paths in held.items()
         for path in paths
     ]
-    command = "pace" if change.pacing is not None else "coalesce"
+    parts = {path.split(".")[1] for paths in held.values() for path in paths}
+    commands = " and ".join(f"`paceline {command} --force`" for part, command in COMMANDS.items() if part in parts)
     told = "; ".join(f"{manager} declares {', '.join(paths)}" for manager, paths in held.items())
     detail = (
-        f"{told} of {before.key}: change it there, or take it over with ?force=true (`paceline {command} --force`) "
+        f"{told} of {before.key}: change it there, or take it over with ?force=true ({commands}) "
         "until that tool applies it the next time; remove the field from what the tool applies to leave it to this "
         "API. Nothing was changed"
     )

@@ -158,6 +158,31 @@ def test_a_change_against_a_declared_field_is_refused_with_the_owner_and_the_way
     require_free(before, Change(pacing=PacingSettings(mode=PacingMode.FIXED, interval=8)))
 
 
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ((entry("gitops", BOTH),), "(`paceline pace --force`)"),
+        ((entry("gitops", ("finalChunk",), part="coalescing"),), "(`paceline coalesce --force`)"),
+        (
+            (entry("gitops", BOTH), entry("kustomize", ("finalChunk",), part="coalescing")),
+            "(`paceline pace --force` and `paceline coalesce --force`)",
+        ),
+    ],
+    ids=["pacing", "coalescing", "both"],
+)
+def test_a_refusal_names_the_commands_of_the_parts_that_are_declared(
+    held: tuple[dict[str, Any], ...], told: str
+) -> None:
+    before = ClusterProfile.read(manifest(*held, coalescing={"finalChunk": "Disabled"}))
+    change = Change(
+        pacing=PacingSettings(mode=PacingMode.FIXED, interval=2),
+        coalescing=CoalescingSettings(final_chunk=FinalChunk.ENABLED),
+    )
+    with pytest.raises(ProblemError) as refused:
+        require_free(before, change)
+    assert told in refused.value.detail
+
+
 def test_the_entity_tag_stands_for_the_live_settings_alone() -> None:
     tag = ClusterProfile.read(manifest()).etag
     other = manifest(entry("x", BOTH), engine={"replicas": 3})
