@@ -13,6 +13,7 @@ from paceline.cli.durations import milliseconds
 from paceline.cli.errors import CliError
 from paceline.cli.instance import api_of
 from paceline.cli.output import OutputFormat, print_json, result_console
+from paceline.control_api.profiles.base import COMMANDS, Part
 from paceline.engine_ext.settings import LiveModel
 
 WaitOption = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the engines.")]
@@ -26,7 +27,7 @@ class Request:
     """Which part (`pacing`, `coalescing`) of which profile is meant, and how a change of it is made."""
 
     name: str
-    part: str
+    part: Part
     wait: str
     force: bool
 
@@ -86,7 +87,7 @@ def _pending(outcome: Outcome) -> CliError:
         if not engine["applied"]
     ]
     lines = "\n".join(lagging) or "  no engine answers"
-    again = {"pacing": "pace", "coalescing": "coalesce"}[outcome.request.part]
+    again = COMMANDS[outcome.request.part]
     return CliError(
         f"{outcome.key}: revision {document['revision']} is stored, but not on every engine after "
         f"{outcome.request.wait}:\n{lines}",

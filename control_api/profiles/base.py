@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from paceline.control_api.errors import ProblemError, not_found
 from paceline.control_api.schemas.profiles import CoalescingStatus, EngineStatus, PacingStatus
@@ -11,6 +11,9 @@ from paceline.operator.api.v1alpha1 import InferenceProfile
 
 Part = Literal["pacing", "coalescing"]
 """A part of a profile that is live: changed on a running engine."""
+
+COMMANDS: Final[Mapping[Part, str]] = {"pacing": "pace", "coalescing": "coalesce"}
+"""The command of `paceline` that changes a part."""
 
 
 @dataclass(frozen=True, order=True)

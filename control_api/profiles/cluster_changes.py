@@ -1,18 +1,14 @@
 """What is applied to a profile in a cluster, and what stands against it. Pure."""
 
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from paceline.control_api.errors import FieldError, ProblemError
-from paceline.control_api.profiles.base import Change, Part, ProfileKey, in_force
+from paceline.control_api.profiles.base import COMMANDS, Change, Part, ProfileKey, in_force
 from paceline.control_api.profiles.cluster_object import ClusterProfile, Manifest
 from paceline.control_api.profiles.ownership import SET_BY, declarers, leaves, owned_paths
 from paceline.engine_ext.settings import LiveModel
 from paceline.operator.api.v1alpha1 import API_VERSION, KIND
-
-COMMANDS: Final[Mapping[Part, str]] = {"pacing": "pace", "coalescing": "coalesce"}
-"""The command that changes a part."""
 
 
 def applied_manifest(before: ClusterProfile, change: Change) -> Manifest:
