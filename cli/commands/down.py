@@ -18,7 +18,7 @@ EPILOG = """Examples:
 
   paceline down cpu-tiny
 
-Stopping what does not run is no error."""
+Stopping what has ended already is no error; a name that was never started here is, with exit status 4."""
 
 POLL_SECONDS = 0.1
 

@@ -18,7 +18,7 @@ EPILOG = """Examples:
 
   paceline plan my-profile.yaml --output json | jq -r .kind
 
-Nothing is changed."""
+The file is checked first; then it is compared with the profile of its name that runs. Nothing is changed."""
 
 
 def plan(
