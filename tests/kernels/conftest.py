@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.kernels.loader import CpuKernels, cpu_kernels
-
 sys.path.insert(0, str(Path(__file__).parent))
+
+from twin import Twin
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,6 +16,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def kernels() -> CpuKernels:
-    """Return the library that the part's set-up built."""
-    return cpu_kernels()
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Twin:
+    """Return the library that the part's set-up built, and the emulated one beside it."""
+    return Twin(tmp_path_factory.mktemp("twin"))

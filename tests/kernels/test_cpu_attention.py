@@ -1,4 +1,4 @@
-"""The CPU twin, on every level that this machine runs, against the dense reference."""
+"""The CPU twin against the dense reference: every level that this machine runs, and AVX512 and AMX emulated."""
 
 import functools
 from dataclasses import replace
@@ -9,11 +9,11 @@ import torch
 from batches import Batch, assert_close, make, token_place
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twin import Twin, tested_levels
 
-from paceline.kernels.loader import CpuKernels, cpu_kernels
 from paceline.kernels.reference import paged_prefill_reference
 
-LEVELS = [(dtype, level) for dtype in (torch.float32, torch.bfloat16) for level in cpu_kernels().levels(dtype)]
+LEVELS = [(dtype, level) for dtype in (torch.float32, torch.bfloat16) for level in tested_levels(dtype)]
 each_level = pytest.mark.parametrize(
     ("dtype", "level"), LEVELS, ids=[f"{d}-{n}".removeprefix("torch.") for d, n in LEVELS]
 )
@@ -26,7 +26,7 @@ def reference(batch: Batch) -> torch.Tensor:
     return paged_prefill_reference(make(batch), torch.float32)
 
 
-def run(kernels: CpuKernels, batch: Batch, level: str) -> torch.Tensor:
+def run(kernels: Twin, batch: Batch, level: str) -> torch.Tensor:
     call = make(batch)
     kernels.run(call, level)
     return call.out
@@ -36,7 +36,7 @@ def run(kernels: CpuKernels, batch: Batch, level: str) -> torch.Tensor:
     ("dtype", "level", "rows"),
     [(d, n, 32) for d, n in LEVELS] + [(d, n, 784) for d, n in VECTOR_LEVELS],
 )
-def test_sources_own_case_on_its_pages(kernels: CpuKernels, dtype: torch.dtype, level: str, rows: int) -> None:
+def test_sources_own_case_on_its_pages(kernels: Twin, dtype: torch.dtype, level: str, rows: int) -> None:
     batch = Batch(rows=(rows,), lengths=(4804,), dtype=dtype)
     outputs = [run(kernels, batch.with_page(page), level) for page in (784, 816, 896)]
     assert_close(outputs[0], reference(batch))
@@ -44,7 +44,7 @@ def test_sources_own_case_on_its_pages(kernels: CpuKernels, dtype: torch.dtype, 
 
 
 @each_level
-def test_every_page_gives_the_same_bits(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
+def test_every_page_gives_the_same_bits(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     pages = (16, 32, 528, 784, 800, 816, 832, 896, 1056, 1568)
     batch = replace(MIXED, dtype=dtype)
     outputs = [run(kernels, batch.with_page(page), level) for page in pages]
@@ -56,14 +56,14 @@ def test_every_page_gives_the_same_bits(kernels: CpuKernels, dtype: torch.dtype,
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 16), (2, 17), (15, 31), (17, 17), (127, 129), (129, 640)])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (12, 2), (4, 4), (16, 2), (40, 1)])
 def test_edges_of_tiles_and_slots(
-    kernels: CpuKernels, dtype: torch.dtype, level: str, rows: int, length: int, heads: int, kv_heads: int
+    kernels: Twin, dtype: torch.dtype, level: str, rows: int, length: int, heads: int, kv_heads: int
 ) -> None:
     batch = Batch(rows=(rows,), lengths=(length,), page=48, heads=heads, kv_heads=kv_heads, dtype=dtype)
     assert_close(run(kernels, batch, level), reference(batch))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_whole_prompt_of_4096_rows(kernels: CpuKernels, dtype: torch.dtype) -> None:
+def test_a_whole_prompt_of_4096_rows(kernels: Twin, dtype: torch.dtype) -> None:
     batch = Batch(rows=(4096,), lengths=(4096,), heads=6, kv_heads=1, dtype=dtype)
     level = kernels.levels(dtype)[-1]
     assert_close(run(kernels, batch, level), reference(batch))
@@ -76,7 +76,7 @@ ROWS += [1, 2, 3, 5, 8, 24, 96, 192, 384, 640, 784, 1000, 1536, 3000, 4095]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_query_rows_around_the_tiles(kernels: CpuKernels, dtype: torch.dtype) -> None:
+def test_query_rows_around_the_tiles(kernels: Twin, dtype: torch.dtype) -> None:
     for rows in ROWS:
         batch = Batch(rows=(rows,), lengths=(rows + 37,), page=784, heads=2, kv_heads=1, dtype=dtype, seed=rows)
         assert_close(run(kernels, batch, kernels.levels(dtype)[-1]), paged_prefill_reference(make(batch)))
@@ -93,7 +93,7 @@ SEQUENCES = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 700)), min_si
 )
 @settings(max_examples=25, deadline=None)
 def test_any_batch_on_any_page(
-    kernels: CpuKernels,
+    kernels: Twin,
     dtype: torch.dtype,
     level: str,
     sequences: list[tuple[int, int]],
@@ -107,9 +107,7 @@ def test_any_batch_on_any_page(
 
 
 @each_level
-def test_a_sequence_alone_gives_the_bits_it_gives_in_a_batch(
-    kernels: CpuKernels, dtype: torch.dtype, level: str
-) -> None:
+def test_a_sequence_alone_gives_the_bits_it_gives_in_a_batch(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     call = make(replace(MIXED, dtype=dtype))
     kernels.run(call, level)
     together = call.out.clone()
@@ -126,7 +124,7 @@ def test_a_sequence_alone_gives_the_bits_it_gives_in_a_batch(
 
 
 @each_level
-def test_the_number_of_threads_does_not_change_a_bit(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
+def test_the_number_of_threads_does_not_change_a_bit(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     batch = replace(MIXED, dtype=dtype)
     threads = torch.get_num_threads()
     outputs = []
@@ -138,7 +136,7 @@ def test_the_number_of_threads_does_not_change_a_bit(kernels: CpuKernels, dtype:
 
 
 @each_level
-def test_strided_views_of_a_larger_allocation(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
+def test_strided_views_of_a_larger_allocation(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     call = make(Batch(rows=(40,), lengths=(333,), page=48, heads=6, kv_heads=2, dtype=dtype))
     expected = paged_prefill_reference(call, torch.float32)
     wide = torch.full((2 * len(call.query), 6, 300), float("nan"), dtype=dtype)
@@ -155,7 +153,7 @@ def test_strided_views_of_a_larger_allocation(kernels: CpuKernels, dtype: torch.
 @each_level
 @pytest.mark.parametrize("heads", [1, 5, 8, 16])
 def test_one_decoding_row_over_keys_cut_among_threads(
-    kernels: CpuKernels, dtype: torch.dtype, level: str, heads: int
+    kernels: Twin, dtype: torch.dtype, level: str, heads: int
 ) -> None:
     batch = Batch(rows=(1, 1), lengths=(2_100, 700), heads=heads, kv_heads=1, dtype=dtype)
     outputs = [run(kernels, batch.with_page(page), level) for page in (48, 784)]
@@ -168,7 +166,7 @@ def test_one_decoding_row_over_keys_cut_among_threads(
 @pytest.mark.parametrize("where", ["query", "key", "value"])
 @pytest.mark.parametrize("rows", [40, 1])
 def test_what_is_not_finite_spreads_as_in_the_reference(
-    kernels: CpuKernels, dtype: torch.dtype, level: str, bad: float, where: str, rows: int
+    kernels: Twin, dtype: torch.dtype, level: str, bad: float, where: str, rows: int
 ) -> None:
     call = make(Batch(rows=(rows, 3), lengths=(170, 90), page=48, heads=6, kv_heads=1, dtype=dtype))
     if where == "query":
@@ -184,7 +182,7 @@ def test_what_is_not_finite_spreads_as_in_the_reference(
 
 
 @each_level
-def test_a_context_whose_first_tile_scores_minus_infinity(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
+def test_a_context_whose_first_tile_scores_minus_infinity(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     call = make(Batch(rows=(2,), lengths=(300,), page=48, heads=1, kv_heads=1, dtype=dtype))
     call.query[:, :, 0] = 1.0
     for token in range(128):
@@ -197,7 +195,7 @@ def test_a_context_whose_first_tile_scores_minus_infinity(kernels: CpuKernels, d
 
 
 @each_level
-def test_scores_far_apart_leave_only_the_largest(kernels: CpuKernels, dtype: torch.dtype, level: str) -> None:
+def test_scores_far_apart_leave_only_the_largest(kernels: Twin, dtype: torch.dtype, level: str) -> None:
     call = make(Batch(rows=(1,), lengths=(200,), page=16, heads=1, kv_heads=1, dtype=dtype))
     call.query.fill_(64.0)
     call.key_cache.copy_(torch.where(call.key_cache.isnan(), call.key_cache, torch.zeros(())))

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import paceline.kernels
+from paceline.kernels import build_cpu
 from paceline.kernels.build_cpu import find_compiler
 
 KERNELS = Path(paceline.kernels.__file__).resolve().parent
@@ -30,6 +31,28 @@ def emulated_driver(folder: Path, tile: int, source: Path = KERNELS / "emulation
     include = f"-I{KERNELS / 'emulation'}"
     compile_cpp(source, library, *EMULATION_FLAGS, "-shared", include, f"-DPACELINE_TILE_TOKENS={tile}")
     return ctypes.CDLL(str(library))
+
+
+def emulated_cpu_objects(folder: Path, *flags: str) -> list[str]:
+    """Compile the CPU levels for any processor with AVX2: those above it run on emulated instructions (x86 only)."""
+    include, key = f"-I{KERNELS / 'emulation' / 'x86'}", '-DPACELINE_BUILD_KEY="emulated"'
+    objects = []
+    for source in build_cpu.units():
+        own = () if source == "level_avx2.cpp" else (include,)
+        if source == "level_amx.cpp":
+            own = (*own, "-D__AVX512BF16__")  # processors with AMX have it
+        objects.append(str(folder / f"{source}.o"))
+        compile_cpp(
+            KERNELS / "cpu" / source,
+            Path(objects[-1]),
+            *build_cpu.BASE_FLAGS,
+            *flags,
+            *build_cpu.AVX2,
+            *own,
+            key,
+            "-c",
+        )
+    return objects
 
 
 def run_sanitized(binary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
