@@ -88,7 +88,9 @@ def test_a_hot_change_reaches_every_engine_and_touches_no_pod(lab: Lab) -> None:
         assert "pacing.interval: 4 -> 8" in change["message"]
         # Kubelet brings the settings file up to date at once, so that an engine that restarts now starts with them.
         lab.wait(
-            lambda: all(pod.manifest()["metadata"]["annotations"].get("paceline.dev/revision") == "2" for pod in pods),
+            lambda: all(
+                pod.manifest()["metadata"].get("annotations", {}).get("paceline.dev/revision") == "2" for pod in pods
+            ),
             "volumes refreshed",
         )
         ledger = lab.api.get(CONFIG_MAPS, lab.space, "web-settings")["data"]["settings.json"]
