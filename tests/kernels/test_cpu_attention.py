@@ -9,11 +9,11 @@ import torch
 from batches import Batch, assert_close, make, token_place
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twin import Twin, tested_levels
+from twin import Twin, levels_under_test
 
 from paceline.kernels.reference import paged_prefill_reference
 
-LEVELS = [(dtype, level) for dtype in (torch.float32, torch.bfloat16) for level in tested_levels(dtype)]
+LEVELS = [(dtype, level) for dtype in (torch.float32, torch.bfloat16) for level in levels_under_test(dtype)]
 each_level = pytest.mark.parametrize(
     ("dtype", "level"), LEVELS, ids=[f"{d}-{n}".removeprefix("torch.") for d, n in LEVELS]
 )

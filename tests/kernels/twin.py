@@ -16,13 +16,13 @@ EMULATED = {
 }
 
 
-def tested_levels(dtype: torch.dtype) -> tuple[str, ...]:
+def levels_under_test(dtype: torch.dtype) -> tuple[str, ...]:
     """Return the names of a dtype's levels: those that run here, then the emulated ones."""
     return (*cpu_kernels().levels(dtype), *(f"{level}{EMULATED_SUFFIX}" for level in EMULATED[dtype]))
 
 
 class Twin:
-    """Runs a level by its name in `tested_levels`."""
+    """Runs a level by its name in `levels_under_test`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
