@@ -167,7 +167,11 @@ def test_an_upgrade_of_the_operator_restarts_no_engine(served: Served, images: I
     values["engine"]["images"]["cpu"]["tag"] = NEXT_VERSION
     install(served.cluster, values, chart=packaged_chart(NEXT_VERSION, tmp_path))
     operators = ("-n", NAMESPACE, "-l", "app.kubernetes.io/component=operator")
-    assert f'"version": "{NEXT_VERSION}"' in served.cluster.api.kubectl("logs", *operators).stdout
+    # The old pod may go between being listed and being asked for its log.
+    wait_until(
+        lambda: f'"version": "{NEXT_VERSION}"' in served.cluster.api.kubectl("logs", *operators, check=False).stdout,
+        "the new operator's log",
+    )
     offer = wait_until(lambda: served.status().get("templateUpdate"), "an offer of the newer template", seconds=60)
     assert UPDATE_ANNOTATION in offer
     served.patch({"pacing": {"mode": "Fixed", "interval": 6}})
@@ -178,6 +182,7 @@ def test_an_upgrade_of_the_operator_restarts_no_engine(served: Served, images: I
 
 def test_a_cold_change_drains_a_running_stream_and_starts_a_new_engine(served: Served) -> None:
     uid, _ = served.identity()
+    interval = served.settings()["pacing"]["interval"]
     # Some ten seconds and more: the pod leaves the Service at once, and its engine is asked to end after five.
     stream = Stream(served.url(), tokens=2_000)
     stream.wait_begun()
@@ -191,7 +196,7 @@ def test_a_cold_change_drains_a_running_stream_and_starts_a_new_engine(served: S
         seconds=START_SECONDS,
         details=served.cluster.describe,
     )
-    assert served.settings()["pacing"]["interval"] == 6
+    assert served.settings()["pacing"]["interval"] == interval
     assert served.complete() == "length"
 
 
